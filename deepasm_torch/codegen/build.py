@@ -1,0 +1,155 @@
+"""Render and assemble every row of the kernel tables and write what C++ embeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import kernels
+from ..kernels import params
+from .ptxas import Assembler, Report
+from .render import render
+
+#: tier -> targets whose cubins are embedded.  sm_80 code runs on every 8.x GPU; the sm80 kernels
+#: are also assembled for Hopper, where they serve what the sm90 kernels cannot take.
+CUBIN_TARGETS = {90: ("sm_90a",), 80: ("sm_80", "sm_90")}
+CUBIN, PTX = 0, 1
+
+
+@dataclass(frozen=True)
+class Image:
+    """One embedded form of a kernel."""
+
+    arch: int  # 90 for sm_90 and sm_90a
+    suffix: str  # 'a' when the code runs on exactly this architecture, else ''
+    kind: int  # CUBIN or PTX
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Assembled:
+    kernel: object
+    registers: int
+    images: tuple[Image, ...]
+
+
+def _cached_assemble(assembler: Assembler, cache: Path, text: str, target: str, kernel):
+    """Assemble, or take cubin and report from `cache` when text, target and ptxas are unchanged."""
+    key = hashlib.sha256("\0".join([assembler.version, target, str(kernel.max_regs), text]).encode())
+    cubin, facts = cache / f"{key.hexdigest()}.cubin", cache / f"{key.hexdigest()}.json"
+    if cubin.is_file() and facts.is_file():
+        stored = json.loads(facts.read_text())
+        data = cubin.read_bytes()
+        if hashlib.sha256(data).hexdigest() == stored.pop("sha256"):
+            return data, Report(**{**stored, "notes": tuple(stored["notes"])})
+    data, report = assembler.assemble(text, target, name=kernel.name, max_regs=kernel.max_regs)
+    stored = {**report.__dict__, "sha256": hashlib.sha256(data).hexdigest()}
+    for path, content in ((cubin, data), (facts, json.dumps(stored).encode())):
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(content)
+        part.replace(path)
+    return data, report
+
+
+def assemble_kernel(kernel, assembler: Assembler, cache: Path) -> Assembled:
+    """Render one row and assemble it for each embedded target of its tier."""
+    text = render(kernel)
+    images, registers = [], 0
+    for target in CUBIN_TARGETS[kernel.tier]:
+        data, report = _cached_assemble(assembler, cache, text, target, kernel)
+        registers = max(registers, report.registers)
+        arch = target.removeprefix("sm_")
+        images.append(Image(int(arch.rstrip("af")), arch.lstrip("0123456789"), CUBIN, data))
+    arch = 90 if kernel.tier == 90 else 80
+    images.append(Image(arch, "a" if kernel.tier == 90 else "", PTX, text.encode() + b"\0"))
+    return Assembled(kernel, registers, tuple(images))
+
+
+def _deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(data) + packer.flush()
+
+
+def _kernel_row(item: Assembled, first_image: int) -> str:
+    k = item.kernel
+    dtype = kernels.gemm.DTYPES[k.dtype]
+    return (
+        f'{{"{k.name}", "{k.op}", {k.tier}, {dtype}, \'{k.a_major}\', \'{k.b_major}\', "{k.schedule}", '
+        f"{k.bm}, {k.bn}, {k.bk}, {k.stages}, {k.threads}, {k.cluster}, {k.smem}, {item.registers}, "
+        f'"{k.loads}", 0, {first_image}, {len(item.images)}}},\n'
+    )
+
+
+def build(out_dir: str | os.PathLike, jobs: int = 2, ptxas: str | os.PathLike | None = None,
+          table=None, progress=None) -> dict:
+    """Assemble the kernel tables into `out_dir`.
+
+    Writes `kernels.blob` (raw-deflate streams), `kernel_table.inc`, `image_table.inc`,
+    `gemm_params.h` and `kernels.json` (what was assembled by what).  Cubins are cached in
+    `out_dir/cache` by their text, target and ptxas version, so that touching a template assembles
+    only its own kernels again.
+
+    Parameters
+    ----------
+    out_dir : path
+    jobs : int
+        ptxas processes at a time.
+    ptxas : path, optional
+        Overrides the search order.
+    table : sequence, optional
+        Rows to build, by default every shipped kernel.
+    progress : callable(done, total), optional
+
+    Returns
+    -------
+    dict
+        The content of `kernels.json`.
+
+    Raises
+    ------
+    AssemblyError, FileNotFoundError
+    """
+    table = kernels.ALL if table is None else table
+    out = Path(out_dir)
+    cache = out / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    assembler = Assembler(ptxas)
+    items = []
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        for item in pool.map(lambda k: assemble_kernel(k, assembler, cache), table):
+            items.append(item)
+            if progress:
+                progress(len(items), len(table))
+
+    blob, image_rows, kernel_rows = bytearray(), [], []
+    for item in items:
+        kernel_rows.append(_kernel_row(item, len(image_rows)))
+        for image in item.images:
+            packed = _deflate(image.data)
+            suffix = f"'{image.suffix}'" if image.suffix else "0"
+            image_rows.append(
+                f"{{{image.arch}, {suffix}, {image.kind}, {len(blob)}, {len(packed)}, {len(image.data)}}},\n"
+            )
+            blob += packed
+    summary = {
+        "ptxas": assembler.version,
+        "kernels": {i.kernel.name: {"registers": i.registers, "smem": i.kernel.smem} for i in items},
+    }
+    version = f'constexpr const char* kPtxasVersion = "{assembler.version}";\n'
+    for name, content in (
+        ("kernels.blob", bytes(blob)),
+        ("kernel_table.inc", "".join(kernel_rows).encode()),
+        ("image_table.inc", "".join(image_rows).encode()),
+        ("ptxas_version.inc", version.encode()),
+        ("gemm_params.h", params.c_header().encode()),
+        ("kernels.json", json.dumps(summary, indent=1).encode()),
+    ):
+        path = out / name
+        if not path.is_file() or path.read_bytes() != content:  # keep mtimes for the compiler
+            path.write_bytes(content)
+    return summary
