@@ -1,4 +1,4 @@
-"""Build of deepasm_torch: render and assemble the PTX, compile csrc/ with g++ alone, link one module.
+"""Build of deepasm_torch: render and assemble the PTX, compile csrc/ with g++, link one module.
 
 No nvcc and no CUDA toolkit: ptxas comes from a wheel, the CUDA driver is found at run time.  torch
 is imported only when something is compiled, so metadata and sdist need nothing but setuptools.
@@ -45,7 +45,7 @@ if int(setuptools.__version__.split(".")[0]) < 77:
         "(pip install -U setuptools), or build without --no-build-isolation."
     )
 
-from setuptools.command.bdist_wheel import bdist_wheel  # noqa: E402  (new enough now)
+from setuptools.command.bdist_wheel import bdist_wheel  # exists in every setuptools from 71 on
 
 
 def version():
@@ -74,7 +74,7 @@ def torch_folder():
         )
     found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if found < TORCH_MINIMUM:
-        stop(f"it needs torch >= {wanted} (the stable ABI), found {torch.__version__}. Upgrade torch.")
+        stop(f"it needs torch >= {wanted} (the stable ABI), found {torch.__version__}; upgrade it.")
     return Path(torch.__file__).resolve().parent
 
 
@@ -104,7 +104,8 @@ def is_current(target, prerequisites):
 
 
 def run(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
     if done.returncode != 0:
         stop(f"this command failed:\n{shlex.join(map(str, command))}\n{done.stdout}")
     if done.stdout.strip():
@@ -118,7 +119,7 @@ class BuildKernelsAndModule(build_ext):
         return os.path.join(*fullname.split(".")[:-1], MODULE_FILE)
 
     def build_extension(self, ext):
-        jobs = self.parallel or min(os.cpu_count() or 1, int(os.environ.get("MAX_JOBS", 2)))
+        jobs = self.parallel or min(os.cpu_count() or 1, int(os.environ.get("MAX_JOBS", "2")))
         # Not self.build_temp: an editable install would throw the assembled kernels away each time.
         work = ROOT / "build" / "deepasm"
         kernels, objects = work / "kernels", work / "csrc"
@@ -164,9 +165,10 @@ class BuildKernelsAndModule(build_ext):
             compiled.append(target)
             needs = dependencies(target.with_suffix(".d"))
             if needs is not None and Path(source).name == "kernels.cpp":
-                needs.append(str(kernels / "kernels.blob"))  # .incbin leaves no trace in the depfile
+                needs.append(str(kernels / "kernels.blob"))  # the depfile knows no .incbin
             if needs is None or not is_current(target, needs):
-                todo.append([*compiler, *flags, "-MMD", "-c", str(ROOT / source), "-o", str(target)])
+                command = ["-MMD", "-c", str(ROOT / source), "-o", str(target)]
+                todo.append([*compiler, *flags, *command])
         log(f"compiling {len(todo)} of {len(compiled)} files")
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             list(pool.map(run, todo))
@@ -186,7 +188,7 @@ class BuildKernelsAndModule(build_ext):
         log(f"linked {target.name} ({target.stat().st_size / 1e6:.2f} MB)")
 
     def copy_extensions_to_source(self):
-        """In place, by renaming: overwriting a mapped file would crash the processes that use it."""
+        """In place, by renaming: overwriting a mapped file crashes the processes that use it."""
         for ext in self.extensions:
             source = Path(self.get_ext_fullpath_built(ext))
             target = ROOT.joinpath(*ext.name.split(".")[:-1], MODULE_FILE)

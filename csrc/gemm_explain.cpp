@@ -16,13 +16,14 @@ bool meet(const TensorSpec& x, const TensorSpec& y) {
   return x_first < y_last && y_first < x_last;
 }
 
-void write_problem(Json& json, const GemmProblem& p) {
+// `solved` is what the kernel computes: `p` itself, or its transposed twin.
+void write_problem(Json& json, const GemmProblem& p, const GemmProblem& solved) {
   json.field("m", p.m).field("n", p.n).field("k", p.k);
   json.key("batch").begin_list();
   for (int i = 0; i < p.n_batch; ++i) json.value(p.batch[i].size);
   json.end_list();
   json.list("out_shape", p.out_sizes, static_cast<size_t>(p.out_ndim));
-  json.field("transposed", p.transposed).field("bias_as_c", p.bias_as_c);
+  json.field("transposed", solved.transposed).field("bias_as_c", solved.bias_as_c);
   json.field("bias_copy", p.bias_copy);
 }
 
@@ -142,14 +143,16 @@ std::string plan_json(const PlanQuery& query) {
     contiguous_strides(problem, strides);
     set_output(&problem, 0, strides);
   }
-  write_problem(json, problem);
+  GemmPlan plan;
+  std::vector<Candidate> trace;
+  bool planned = !empty && !query.disabled && problem.k != 0;
+  bool found = planned && plan_gemm(problem, query.target, query.variant, &plan, &trace);
+  const GemmProblem& solved = found && plan.transposed ? plan.twin : problem;
+  write_problem(json, problem, solved);
   json.field("out_copy", out_copy);
   if (empty) return finish("empty", "the output has no elements");
   if (query.disabled) return finish("fallback", "disabled");
   if (problem.k == 0) return finish("reference", "k is 0: the sum is empty");
-  GemmPlan plan;
-  std::vector<Candidate> trace;
-  bool found = plan_gemm(problem, query.target, query.variant, &plan, &trace);
   json.key("candidates").begin_list();
   for (const Candidate& candidate : trace) {
     json.begin_object().field("variant", candidate.variant);
@@ -163,7 +166,7 @@ std::string plan_json(const PlanQuery& query) {
   }
   json.end_list();
   if (!found) return finish("fallback", plan.reason);
-  write_kernel(json, problem, plan);
+  write_kernel(json, solved, plan);
   return finish("kernel", "");
 }
 

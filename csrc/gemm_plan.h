@@ -38,6 +38,8 @@ struct GemmPlan {
   LoopDim loop[kMaxDims];
   int64_t launches = 1;
   std::string reason;  // why there is no kernel, when `kernel` is null
+  GemmProblem twin;            // the transposed problem, when `transposed`
+  bool transposed = false;     // the kernel solves `twin`
 };
 
 struct Candidate {

@@ -241,6 +241,12 @@ OutUse set_output(GemmProblem* p, uint64_t data, const int64_t* strides) {
   return OutUse::kDirect;
 }
 
+void transposed_twin(const GemmProblem& problem, GemmProblem* twin) {
+  *twin = problem;
+  transpose(twin);
+  twin->transposed = !problem.transposed;
+}
+
 bool surely_no_overlap(const TensorView& view) {
   int order[64];
   int n = 0;

@@ -80,6 +80,9 @@ void use_bias_copy(GemmProblem* problem, uint64_t data);
 // problem, then normalises: drops size-1 dimensions, folds batch into m, merges batch dimensions.
 OutUse set_output(GemmProblem* problem, uint64_t data, const int64_t* strides);
 
+// The transposed problem, for kernels that write d along m; its bias belongs to m.
+void transposed_twin(const GemmProblem& problem, GemmProblem* twin);
+
 // Row-major strides for out_sizes.
 void contiguous_strides(const GemmProblem& problem, int64_t* strides);
 

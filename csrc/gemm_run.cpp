@@ -241,6 +241,7 @@ void check_dtypes(int32_t a, int32_t b) {
 }
 
 void check_activation(int64_t activation) {
+  constexpr int kActivations = 5;
   if (activation < 0 || activation >= kActivations) {
     fail("gemm: activation is ", activation,
          ", expected 0 (none), 1 (relu), 2 (gelu_tanh), "

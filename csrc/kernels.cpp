@@ -55,7 +55,8 @@ constexpr TraitsTable make_traits() {
   for (int i = 0; i < kKernelCount; ++i) {
     const KernelInfo& k = kKernels[i];
     table.rows[i] = {same(k.op, "gemm"), same(k.loads, "any"), same(k.loads, "tma"),
-                     same(k.schedule, "pingpong"), layout_bit(k.a_major, k.b_major)};
+                     same(k.schedule, "pingpong"), k.d_major == 'm',
+                     layout_bit(k.a_major, k.b_major)};
   }
   return table;
 }

@@ -15,6 +15,7 @@ struct KernelInfo {
   int tier;   // 80 or 90
   int dtype;  // inputs: 0 bf16, 1 f16
   char a_major, b_major;
+  char d_major;  // 'n', or 'm' for kernels that compute the transposed product of few rows
   const char* schedule;
   int bm, bn, bk;
   int stages;
@@ -41,6 +42,7 @@ std::string arch_name(const ImageInfo& image);  // "sm_90a"
 // What the planner asks of every row on every call, as flags instead of strings.
 struct KernelTraits {
   bool gemm, any_strides, tma, pingpong;
+  bool along_m;    // writes d along m
   uint8_t layout;  // which operand majors it reads: a bit number, see layout_bit
 };
 

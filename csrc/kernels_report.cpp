@@ -14,6 +14,7 @@ std::string kernels_json() {
     json.field("variant", i).field("name", k.name).field("op", k.op).field("tier", k.tier);
     json.field("dtype", k.dtype == 0 ? "bf16" : "f16");
     json.field("a_major", std::string(1, k.a_major)).field("b_major", std::string(1, k.b_major));
+    json.field("d_major", std::string(1, k.d_major));
     json.field("schedule", k.schedule).field("bm", k.bm).field("bn", k.bn).field("bk", k.bk);
     json.field("stages", k.stages).field("threads", k.threads).field("cluster", k.cluster);
     json.field("smem", k.smem).field("regs", k.regs).field("loads", k.loads);

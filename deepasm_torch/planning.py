@@ -329,14 +329,16 @@ def plan_tensors(a, b, bias=None, *, c=None, alpha=1.0, beta=0.0, activation=0, 
                 f"DeviceRecord or one of {', '.join(DEVICES)}"
             )
         device = current_device(a.device.index)
-    tensors = {"a": a, "b": b, "bias": bias, "c": c, "out": out}
-    real = a.is_cuda  # elsewhere an address says nothing about the GPU
-    options = dict(
-        alpha=alpha, beta=beta, activation=activation, device=device, variant=variant,
-        dtype=a.dtype, out_dtype=out.dtype if out is not None else out_dtype,
-        addresses={k: t.data_ptr() for k, t in tensors.items() if t is not None} if real else None,
-        tier=C.get_option("tier"), max_sms=C.get_option("max_sms"), disable=C.get_option("disable"),
-    )
+    options = {
+        "alpha": alpha, "beta": beta, "activation": activation, "device": device,
+        "variant": variant, "dtype": a.dtype,
+        "out_dtype": out.dtype if out is not None else out_dtype,
+        "tier": C.get_option("tier"), "max_sms": C.get_option("max_sms"),
+        "disable": C.get_option("disable"),
+    }
+    if a.is_cuda:  # elsewhere an address says nothing about the GPU
+        tensors = {"a": a, "b": b, "bias": bias, "c": c, "out": out}
+        options["addresses"] = {k: t.data_ptr() for k, t in tensors.items() if t is not None}
     if bias is not None:
         if bias.dim() != 1:
             raise RuntimeError(f"gemm: bias has shape {list(bias.shape)}, expected one dimension")

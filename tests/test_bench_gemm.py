@@ -296,7 +296,7 @@ def test_the_budget_is_shared_among_the_cases_left():
 
 
 def test_which_kernels_fit_a_case():
-    kernel = {"op": "gemm", "dtype": "bf16", "a_major": "k", "b_major": "k"}
+    kernel = {"op": "gemm", "dtype": "bf16", "a_major": "k", "b_major": "k", "d_major": "n"}
     assert gemm_variants.applicable(kernel, Case("x", 8, 8, 8, "nt"))
     assert not gemm_variants.applicable(kernel, Case("x", 8, 8, 8, "nn"))
     assert not gemm_variants.applicable(kernel, Case("x", 8, 8, 8, "tt"))

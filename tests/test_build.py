@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -38,8 +39,8 @@ def run_python(code, **env):
     """Run `code` in a fresh interpreter from another folder, with this package importable."""
     path = os.pathsep.join([str(Path(deepasm_torch.__file__).parent.parent),
                             os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/",
-                          env={**os.environ, "PYTHONPATH": path, **env}, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True,
+                          cwd="/", env={**os.environ, "PYTHONPATH": path, **env}, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,8 +56,7 @@ def undefined_symbols():
 @needs_binutils
 def test_only_stable_symbols_are_referenced():
     for name in sorted(undefined_symbols()):
-        assert not re.match(r"_ZNK?[SKVO]*\d*(c10|2at|at|5torch|torch)", name), f"unstable C++: {name}"
-        assert "3c10" not in name and "2at" not in name[:8], f"unstable C++: {name}"
+        assert not re.match(r"_Z\w*?(3c10|2at|5torch)", name), f"unstable C++: {name}"
         assert not re.match(r"cu[A-Z]|cuda|nv[A-Z]|cublas|cudnn", name), f"CUDA: {name}"
     torch_names = {n for n in undefined_symbols() if re.match(r"(aoti_)?torch_", n)}
     assert "torch_library_impl" in torch_names  # the scan really saw the shims
@@ -125,7 +125,7 @@ def test_size():
 def test_table_matches_the_python_rows():
     assert [k["name"] for k in KERNELS] == [row.name for row in ALL]
     for row, built in zip(ALL, KERNELS):
-        for name in ("tier", "dtype", "a_major", "b_major", "schedule", "bm", "bn", "bk", "stages",
+        for name in ("tier", "dtype", "a_major", "b_major", "d_major", "schedule", "bm", "bn", "bk", "stages",
                      "threads", "cluster", "smem", "loads"):
             assert built[name] == getattr(row, name), (row.name, name)
         assert 0 < built["regs"] <= row.max_regs
@@ -165,7 +165,7 @@ def test_inflate_survives_damage():
     for cut in range(0, len(packed), 7):
         with pytest.raises(ValueError):
             C.inflate(packed[:cut], len(raw))
-    for position in range(0, len(packed)):
+    for position in range(len(packed)):
         broken = bytearray(packed)
         broken[position] ^= 0x5A
         try:
@@ -203,8 +203,8 @@ def fake_cuda(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fake_cuda")
     output(*compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1",
            "-Wl,-soname,libcuda.so.1", Path(__file__).with_name("fake_cuda.cpp"))
-    probe = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, cwd="/",
-                           env={**os.environ, "LD_LIBRARY_PATH": str(folder)}, timeout=300)
+    probe = subprocess.run([sys.executable, "-c", "import torch"], check=False, capture_output=True,
+                           cwd="/", env={**os.environ, "LD_LIBRARY_PATH": str(folder)}, timeout=300)
     if probe.returncode != 0:
         pytest.skip("this build of torch links the real driver")
     return folder
@@ -299,7 +299,8 @@ def test_no_driver_is_one_sentence():
     assert "libcuda.so.1 was not found" in record["error"] or "cuInit" in record["error"]
 
 
-@pytest.mark.parametrize("name, good, bad", [("disable", 1, 2), ("tier", 80, 70), ("max_sms", 8, -1)])
+@pytest.mark.parametrize("name, good, bad",
+                         [("disable", 1, 2), ("tier", 80, 70), ("max_sms", 8, -1)])
 def test_options(name, good, bad):
     before = C.get_option(name)
     try:
@@ -330,7 +331,7 @@ def test_argument_errors_keep_their_text():
     gemm = torch.ops.deepasm.gemm
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            with pytest.raises(RuntimeError, match="shapes cannot be multiplied.*k is 3 in a and 4 in b"):
+            with pytest.raises(RuntimeError, match="cannot be multiplied.*k is 3 in a and 4 in b"):
                 gemm(torch.ones(2, 3), torch.ones(4, 5))
             with pytest.raises(RuntimeError, match="to have the same dtype.*float32.*float16"):
                 gemm(torch.ones(2, 3), torch.ones(3, 5).half())
@@ -367,8 +368,9 @@ def test_errors_do_not_leak():
 
 
 def pip(*arguments, **kwargs):
-    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
-                          capture_output=True, text=True, cwd=ROOT, timeout=900, **kwargs)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT,
+                          timeout=900, **kwargs)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -399,11 +401,11 @@ def test_installed_wheel_works_elsewhere(wheel, tmp_path):
     pip("install", "--no-deps", "--target", str(site), str(wheel))
     env = {**os.environ, "PYTHONPATH": str(site)}
     code = (
-        "import deepasm_torch, torch; assert deepasm_torch.__file__.startswith(%r);"
+        f"import deepasm_torch, torch; assert deepasm_torch.__file__.startswith({str(site)!r});"
         "from deepasm_torch.codegen import render; from deepasm_torch.kernels import ALL;"
         "assert render(ALL[0]).startswith('.version');"
         "x = torch.ones(4, 4); assert torch.equal(torch.ops.deepasm.gemm(x, x), x @ x)"
-    ) % str(site)
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=env, timeout=300)
 
 
@@ -415,12 +417,11 @@ def test_metadata_needs_no_torch(tmp_path):
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path / "dist"),
          "egg_info", "-e", str(tmp_path)],
-        capture_output=True, text=True, cwd=ROOT, env=env, timeout=300)
+        check=False, capture_output=True, text=True, cwd=ROOT, env=env, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
-    import tarfile
-
-    names = {n.partition("/")[2] for n in tarfile.open(archive).getnames()}
+    with tarfile.open(archive) as tar:
+        names = {n.partition("/")[2] for n in tar.getnames()}
     for wanted in ("setup.py", "pyproject.toml", "csrc/module.cpp", "csrc/driver.h",
                    "ptx/sm90/gemm.ptx.j2", "deepasm_torch/planning.py", "deepasm_torch/py.typed"):
         assert wanted in names, wanted

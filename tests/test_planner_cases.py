@@ -74,7 +74,7 @@ def test_r12_hopper_gets_tier_sm90(device, dtype, layout):
     assert plan.native and plan.tier == 90, plan.reason
     assert plan.smem <= device.smem and 0 < plan.grid[0] <= device.sms
     kernel = table.KERNELS[plan.variant]
-    assert (kernel.a_major, kernel.b_major) == table.LAYOUTS[layout]
+    assert kernel.reads == table.LAYOUTS[layout]
     limited = _plan(device, dtype, layout, tier=80)
     assert limited.native and limited.tier == 80, limited.reason
 

@@ -25,6 +25,8 @@ MAJORS = ({"n": "k", "t": "m"}, {"n": "n", "t": "k"})  # torch's view -> the tab
 def applicable(row: Mapping, case: Case) -> bool:
     """Whether a kernel's columns (types, majors) fit a case; alignment is left to the launch."""
     wanted = (MAJORS[0][case.layout[0]], MAJORS[1][case.layout[1]])
+    if row["d_major"] == "m":  # computes the transposed product: reads b as its a
+        wanted = ({"k": "k", "n": "m"}[wanted[1]], {"k": "k", "m": "n"}[wanted[0]])
     return (
         row["op"] == "gemm"
         and row["dtype"] == case.dtype

@@ -79,7 +79,8 @@ def _kernel_row(item: Assembled, first_image: int) -> str:
     k = item.kernel
     dtype = kernels.gemm.DTYPES[k.dtype]
     return (
-        f'{{"{k.name}", "{k.op}", {k.tier}, {dtype}, \'{k.a_major}\', \'{k.b_major}\', "{k.schedule}", '
+        f'{{"{k.name}", "{k.op}", {k.tier}, {dtype}, \'{k.a_major}\', \'{k.b_major}\', '
+        f'\'{k.d_major}\', "{k.schedule}", '
         f"{k.bm}, {k.bn}, {k.bk}, {k.stages}, {k.threads}, {k.cluster}, {k.smem}, {item.registers}, "
         f'"{k.loads}", 0, {first_image}, {len(item.images)}}},\n'
     )

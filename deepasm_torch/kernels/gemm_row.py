@@ -30,9 +30,22 @@ class GemmKernel:
     loads: str  # "tma", "cp16", "any"
     max_regs: int  # budget at entry; more, or any spill, fails the build
     values: dict = field(hash=False, compare=False, default_factory=dict)  # template variables
+    d_major: str = "n"  # d's contiguous dimension; 'm' kernels serve the transposed problem
 
     op = "gemm"
     cluster = 1
+
+    @property
+    def reads(self) -> tuple[str, str]:
+        """Majors that the caller's a and b must have: ('k' or 'm', 'k' or 'n'), '*' for any."""
+        if self.d_major == "n":
+            return self.a_major, self.b_major
+        return {"k": "k", "n": "m"}[self.b_major], {"k": "k", "m": "n"}[self.a_major]
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of the caller's output that one tile covers."""
+        return (self.bm, self.bn) if self.d_major == "n" else (self.bn, self.bm)
 
     def __post_init__(self):
         if self.smem > MAX_SMEM[self.tier]:

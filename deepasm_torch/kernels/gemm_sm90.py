@@ -29,6 +29,7 @@ class Sm90Tile:
     producer_regs: int = 40
     consumer_regs: int = 232
     store_buffers: int = 2  # staging buffers per consumer warpgroup
+    d_major: str = "n"  # 'm': for few tokens, which then take the narrow n side (epilogue_sm90_t)
 
 
 SM90_TILES = (
@@ -37,6 +38,12 @@ SM90_TILES = (
     Sm90Tile("pingpong", 128, 192, 4, 1, 24, 240),
     Sm90Tile("pingpong", 64, 128, 8, 1),
     Sm90Tile("pingpong", 64, 64, 12, 1, store_buffers=1),
+)
+# Weight rows on the 64-row side, tokens on the n side: a deep ring of small stages streams the weight.
+SM90_NARROW_TILES = (
+    Sm90Tile("pingpong", 64, 16, 20, 1, d_major="m"),
+    Sm90Tile("pingpong", 64, 32, 16, 1, d_major="m"),
+    Sm90Tile("pingpong", 64, 64, 12, 1, d_major="m"),
 )
 
 BOX_BYTES = 64 * SM90_ROW  # one 64-row, 128-byte-wide box of shared memory
@@ -49,7 +56,8 @@ def sm90_kernel(tile: Sm90Tile, dtype: str, layout: str) -> GemmKernel:
     consumers = 2
     rows = tile.bm // consumers if tile.schedule == "coop" else tile.bm  # rows of d per warpgroup
     m_atoms = rows // 64
-    if m_atoms * tile.bn // 64 % tile.store_buffers:
+    box = BOX_BYTES if tile.d_major == "n" else tile.bn * SM90_ROW
+    if tile.d_major == "n" and m_atoms * tile.bn // 64 % tile.store_buffers:
         raise ValueError(
             f"{tile}: a tile must fill whole turns of the staging buffers, or the next tile would "
             "overwrite a box that a store still reads"
@@ -58,8 +66,8 @@ def sm90_kernel(tile: Sm90Tile, dtype: str, layout: str) -> GemmKernel:
     stage = a_bytes + b_bytes
     ring = tile.stages * stage
     store = ring  # staging for the epilogue, 1024-byte aligned like every swizzled tile
-    bias = store + consumers * tile.store_buffers * BOX_BYTES
-    full = bias + consumers * tile.bn * 4
+    bias = store + consumers * tile.store_buffers * box
+    full = bias + (consumers * tile.bn * 4 if tile.d_major == "n" else 0)
     empty = full + 8 * tile.stages
     end = empty + 8 * tile.stages
     # Descriptor words count 16-byte units.  In the 128-byte swizzle a k16 step is 32 B along a
@@ -70,7 +78,8 @@ def sm90_kernel(tile: Sm90Tile, dtype: str, layout: str) -> GemmKernel:
         producer_regs=tile.producer_regs, consumer_regs=tile.consumer_regs,
         store_buffers=tile.store_buffers, acc=m_atoms * tile.bn // 2,
         stage_bytes=stage, b_offset=a_bytes, store_offset=store, bias_offset=bias,
-        full_offset=full, empty_offset=empty, box_bytes=BOX_BYTES,
+        full_offset=full, empty_offset=empty, box_bytes=box,
+        epilogue=f"include/epilogue_sm90{'' if tile.d_major == 'n' else '_t'}.ptx.j2",
         a_boxes=1 if a_major == "k" else tile.bm // 64, a_box_bytes=BOX_BYTES,
         b_boxes=1 if b_major == "k" else tile.bn // 64, b_box_bytes=BOX_BYTES,
         a_k_step=2 if a_major == "k" else 16 * SM90_ROW // 16,
@@ -82,13 +91,21 @@ def sm90_kernel(tile: Sm90Tile, dtype: str, layout: str) -> GemmKernel:
         desc_hi=(1024 // 16) | (1 << 30),  # stride between 8-row groups; swizzle mode 128 B
     )
     return GemmKernel(
-        name=f"gemm_sm90_{dtype}_{layout}_{tile.bm}x{tile.bn}x{bk}_{tile.schedule}",
+        name=f"gemm_sm90_{dtype}_{layout}_{tile.bm}x{tile.bn}x{bk}_{tile.schedule}"
+        + ("_t" if tile.d_major == "m" else ""),
         template="sm90/gemm.ptx.j2", tier=90, dtype=dtype, a_major=a_major, b_major=b_major,
         schedule=tile.schedule, bm=tile.bm, bn=tile.bn, bk=bk, stages=tile.stages,
         threads=128 * (1 + consumers), smem=end, loads="tma", max_regs=168, values=values,
+        d_major=tile.d_major,
     )
 
 
 SM90_KERNELS = tuple(
     sm90_kernel(tile, dtype, layout) for tile in SM90_TILES for dtype in DTYPES for layout in LAYOUTS
+) + tuple(
+    # the tokens are k-major (b), the weight either way (a)
+    sm90_kernel(tile, dtype, layout)
+    for tile in SM90_NARROW_TILES
+    for dtype in DTYPES
+    for layout in ("nt", "tt")
 )
