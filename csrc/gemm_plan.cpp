@@ -10,7 +10,16 @@ namespace deepasm {
 namespace {
 
 enum class Refusal {
-  kNone, kTierLimit, kTier, kSmem, kLayoutA, kLayoutB, kTiles, kNotLoadable, kManyRows
+  kNone,
+  kTierLimit,
+  kTier,
+  kSmem,
+  kLayoutA,
+  kLayoutB,
+  kTiles,
+  kNotLoadable,
+  kManyRows,
+  kTooNarrow
 };
 
 // Rows of a beyond which kernels that compute the transposed product are not considered: wider
@@ -67,6 +76,8 @@ std::string refusal_text(Refusal refusal, const KernelInfo& kernel, int variant,
       return "more than 2^31 - 1 tiles";
     case Refusal::kManyRows:
       return cat("is for at most ", kFewRows, " rows: it computes the transposed product");
+    case Refusal::kTooNarrow:
+      return cat("holds only ", kernel.bn, " rows in a tile; a wider one reads b once");
     case Refusal::kNotLoadable:
       return cat("cannot be loaded on this device: ", loaded_kernel(target.device, variant)->error);
   }
@@ -125,7 +136,11 @@ bool plan_gemm(const GemmProblem& p, const PlanTarget& target, int forced, GemmP
     if (forced >= 0 && i != forced) continue;
     const GemmProblem& q = along_m ? plan->twin : p;
     const Classes& given = along_m ? twin_classes : classes;
+    // Measured: rows of a box that lie outside the tensor cost bandwidth, and a second narrow tile
+    // reads the weight again.  So the one tile must hold all rows, and the tightest is cheapest.
+    bool too_narrow = along_m && forced < 0 && q.n > kernel.bn;
     Refusal why = along_m && !few_rows ? Refusal::kManyRows
+                  : too_narrow         ? Refusal::kTooNarrow
                                        : why_not(kernel, i, q, given, target, batch);
     double cost = why == Refusal::kNone ? gemm_cost(i, q.m, q.n, q.k, batch, target) : -1;
     if (trace != nullptr) {
@@ -133,7 +148,8 @@ bool plan_gemm(const GemmProblem& p, const PlanTarget& target, int forced, GemmP
     }
     if (why != Refusal::kNone) {
       refused = i, refusal = why;
-    } else if (plan->kernel == nullptr || cost < plan->cost) {
+    } else if (plan->kernel == nullptr || cost < plan->cost ||
+               (along_m && cost == plan->cost)) {  // a tie by tile, but the deeper ring streams b
       plan->kernel = &kernel;
       plan->variant = i;
       plan->cost = cost;

@@ -37,9 +37,9 @@ struct GemmPlan {
   int loop_dims = 0;      // batch dimensions beyond two: one launch per index
   LoopDim loop[kMaxDims];
   int64_t launches = 1;
-  std::string reason;  // why there is no kernel, when `kernel` is null
-  GemmProblem twin;            // the transposed problem, when `transposed`
-  bool transposed = false;     // the kernel solves `twin`
+  std::string reason;       // why there is no kernel, when `kernel` is null
+  GemmProblem twin;         // the transposed problem, when `transposed`
+  bool transposed = false;  // the kernel solves `twin`
 };
 
 struct Candidate {

@@ -54,9 +54,9 @@ constexpr TraitsTable make_traits() {
   TraitsTable table{};
   for (int i = 0; i < kKernelCount; ++i) {
     const KernelInfo& k = kKernels[i];
-    table.rows[i] = {same(k.op, "gemm"), same(k.loads, "any"), same(k.loads, "tma"),
-                     same(k.schedule, "pingpong"), k.d_major == 'm',
-                     layout_bit(k.a_major, k.b_major)};
+    table.rows[i] = {same(k.op, "gemm"),   same(k.loads, "any"),
+                     same(k.loads, "tma"), same(k.schedule, "pingpong"),
+                     k.d_major == 'm',     layout_bit(k.a_major, k.b_major)};
   }
   return table;
 }

@@ -54,8 +54,7 @@ def record(*args):
 
 
 def _forward(a, b, bias, c, alpha, beta, activation, out_dtype):
-    # beta = 0 means that c is not read, as in BLAS: a NaN in it must not spread.
-    return _ops._gemm(a, b, bias, c if beta else None, alpha, beta, activation, out_dtype, -1)
+    return _ops._gemm(a, b, bias, c, alpha, beta, activation, out_dtype, -1)
 
 
 def _requires_grad(*tensors) -> bool:
@@ -86,6 +85,10 @@ class _Operand:
             if i < missing or (is_size(self.batch[i - missing], 1) and not is_size(size, 1))
         ]
 
+    def restore(self, grad: torch.Tensor) -> torch.Tensor:
+        """Give a gradient in matrix form the operand's shape; mostly it has it already."""
+        return grad if grad.dim() == len(self.shape) else grad.reshape(self.shape)
+
 
 def _grad_a(dz, b, operand: _Operand, alpha):
     """alpha * dz @ b^T in a's shape and orientation; dz (..., M, N), b (..., K, N)."""
@@ -98,7 +101,7 @@ def _grad_a(dz, b, operand: _Operand, alpha):
         da = apply(dz, b.mT, alpha=alpha, out_dtype=dtype)
     if summed:
         da = da.sum_to_size(operand.batch + operand.matrix).to(operand.dtype)
-    return da.reshape(operand.shape)
+    return operand.restore(da)
 
 
 def _grad_b(dz, a, operand: _Operand, alpha):
@@ -126,7 +129,7 @@ def _grad_b(dz, a, operand: _Operand, alpha):
         db = apply(dz.mT, a, alpha=alpha, out_dtype=operand.dtype).mT
     else:
         db = apply(a.mT, dz, alpha=alpha, out_dtype=operand.dtype)
-    return db.reshape(operand.shape)
+    return operand.restore(db)
 
 
 def _grad_bias(ctx, dz):

@@ -94,7 +94,7 @@ def check_kinds(a, b, bias, c, activation: int, out_dtype) -> None:
                 f"{a.dtype} (like a and b) or torch.float32",
                 f"convert it with {name}.to(a.dtype)",
             )
-    if not 0 <= activation <= max(Activation):
+    if not 0 <= activation < len(Activation):
         names = ", ".join(f"{v.value} ({v.name.lower()})" for v in Activation)
         refuse("activation", f"is {activation}", names, "apply another one to the result")
     if out_dtype is not None and out_dtype not in INPUT_DTYPES:

@@ -1,10 +1,11 @@
 """Gives exceptions their own types back after they passed through the compiled Autograd kernel.
 
 The compiled module reaches Python kernels through torch's C shims, which turn every exception into
-a RuntimeError.  Control flow depends on the types: activation checkpointing stops a recomputation
-with an exception, memory-hungry programs catch torch.OutOfMemoryError, and a KeyboardInterrupt must
-stay one.  So a Python kernel that the compiled module calls keeps what it raises, and the Python
-entry of the op, which the call came through, raises that again.
+a RuntimeError (and before torch 2.13 lose its text).  Control flow depends on the types:
+activation checkpointing stops a recomputation with an exception, memory-hungry programs catch
+torch.OutOfMemoryError, and a KeyboardInterrupt must stay one.  So a Python kernel that the compiled
+module calls keeps what it raises, and the Python entry of the op, which the call came through,
+raises that again.
 """
 
 from __future__ import annotations

@@ -12,10 +12,12 @@ tensors raise RuntimeError (torch's own functions take some of them).
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
 
 from . import _library
 from .checks import (
@@ -35,6 +37,20 @@ _ops = torch.ops.deepasm
 __all__ = ["addmm", "baddbmm", "bmm", "gemm", "linear", "matmul", "mm"]
 
 
+def _overridable(function):
+    """Give a function torch's __torch_function__ protocol: modes, subclasses, torch.fx proxies."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        relevant = (*args, *kwargs.values())
+        if has_torch_function(relevant):
+            return handle_torch_function(call, relevant, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@_overridable
 def gemm(a, b, bias=None, *, activation="none", out_dtype=None, out=None):
     """act(a @ b + bias) with one rounding, in one kernel.
 
@@ -87,6 +103,7 @@ def gemm(a, b, bias=None, *, activation="none", out_dtype=None, out=None):
     return _write("gemm", out, a, b, bias, activation=activation)
 
 
+@_overridable
 def matmul(input, other, *, out=None):
     """Matrix product of two tensors, as torch.matmul.
 
@@ -113,6 +130,7 @@ def matmul(input, other, *, out=None):
     return _call(input, other)
 
 
+@_overridable
 def mm(input, mat2, out_dtype=None, *, out=None):
     """Product of two matrices, as torch.mm: no broadcasting.
 
@@ -137,6 +155,7 @@ def mm(input, mat2, out_dtype=None, *, out=None):
     return _plain("mm", input, mat2, out_dtype, out)
 
 
+@_overridable
 def bmm(input, mat2, out_dtype=None, *, out=None):
     """Batched product of matrices, as torch.bmm: equal batch sizes, no broadcasting.
 
@@ -162,6 +181,7 @@ def bmm(input, mat2, out_dtype=None, *, out=None):
     return _plain("bmm", input, mat2, out_dtype, out)
 
 
+@_overridable
 def linear(input, weight, bias=None):
     """input @ weight^T + bias, as torch.nn.functional.linear.
 
@@ -198,6 +218,7 @@ def linear(input, weight, bias=None):
     return _ops._addmm(input, matrix, None, bias, 1.0, 1.0, 0, None)
 
 
+@_overridable
 def addmm(input, mat1, mat2, out_dtype=None, *, beta=1, alpha=1, out=None):
     """beta * input + alpha * (mat1 @ mat2), as torch.addmm.
 
@@ -227,6 +248,7 @@ def addmm(input, mat1, mat2, out_dtype=None, *, beta=1, alpha=1, out=None):
     return _added("addmm", input, mat1, mat2, out_dtype, beta, alpha, out)
 
 
+@_overridable
 def baddbmm(input, batch1, batch2, out_dtype=None, *, beta=1, alpha=1, out=None):
     """beta * input + alpha * (batch1 @ batch2), as torch.baddbmm.
 

@@ -228,9 +228,9 @@ def _register():
     impl = _lib.impl
     impl("gemm", _gemm_cpu, "CPU")
     impl("gemm.out", _gemm_out_cpu, "CPU")
-    impl("_gemm", _internal_cpu, "CPU")
+    impl("_gemm", errors.keeping(_internal_cpu), "CPU")
     impl("_gemm.out", _internal_out_cpu, "CPU")
-    impl("_gemm_reference", _fallback, "CompositeImplicitAutograd")
+    impl("_gemm_reference", errors.keeping(_fallback), "CompositeImplicitAutograd")
     impl("_gemm_grad", errors.keeping(_gemm_grad), "CompositeImplicitAutograd")
 
     # Not in the compiled module: nothing there calls it.

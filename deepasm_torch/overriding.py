@@ -35,8 +35,9 @@ def override(function=None):
 
     Taken are calls whose tensors are plain (Tensor or Parameter), dense, on one device (CUDA, CPU
     or meta), and of one dtype among bfloat16, float16, float32 and float64 (or made so by
-    autocast), with legal shapes.  Everything else goes to torch: tensor subclasses, sparse, quantised, integer
-    and complex tensors, in-place forms (`addmm_`), and the deprecated argument orders.
+    autocast), with legal shapes.  Everything else goes to torch: tensor subclasses, sparse,
+    quantised, integer and complex tensors, in-place forms (`addmm_`), and the deprecated argument
+    orders.
 
     Parameters
     ----------

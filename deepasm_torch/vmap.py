@@ -53,7 +53,7 @@ def gemm_batched(batch_size, in_dims, a, b, bias, c, beta):
         # (B, ..., M, K) @ (K, N): one matrix of B * ... * M rows.
         rows = a.shape[:-1]
         if a.is_contiguous():
-            a = a.reshape(-1, a.shape[-1]) if a.numel() else a.flatten(0, -2)
+            a = a.flatten(0, -2)
 
         def finish(y):
             return _drop(y.reshape(rows + y.shape[-1:]), a_vector, b_vector)

@@ -36,6 +36,8 @@ CALLS = [
     ("linear", [(3, 4), (4,)], {}),
     ("linear", [(3, 4), (5, 4), (1,)], {}),
     ("addmm", [(5,), (3, 4), (4, 5)], {}),
+    ("addmm", [(5,), (3, 4), (4, 5)], {"beta": 2}),
+    ("addmm", [(5,), (3, 4), (4, 5)], {"alpha": 3}),
     ("addmm", [(3, 5), (3, 4), (4, 5)], {"beta": 2, "alpha": 3}),
     ("addmm", [(3, 1), (3, 4), (4, 5)], {"beta": 0.5}),
     ("addmm", [(), (3, 4), (4, 5)], {"alpha": -1}),
@@ -122,6 +124,8 @@ def test_out_refuses_gradients_and_dtypes(device):
     out = torch.empty(3, 5, device=device)
     with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
         functional.mm(a.requires_grad_(), b, out=out)
+    with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+        functional.addmm(a[:, :1], a, b, beta=2, out=out)
     with torch.no_grad():
         functional.mm(a, b, out=out)
     with pytest.raises(RuntimeError, match="mm: out has dtype"):
@@ -180,6 +184,8 @@ BAD = [
     ("mm", [(4,), (4, 5)], {}),
     ("bmm", [(2, 3, 4), (4, 5)], {}),
     ("bmm", [(2, 3, 4), (3, 4, 5)], {}),
+    ("bmm", [(1, 3, 4), (3, 4, 5)], {}),
+    ("baddbmm", [(5,), (1, 3, 4), (3, 4, 5)], {}),
     ("matmul", [(), (4,)], {}),
     ("matmul", [(2, 3, 4), (3, 4, 5)], {}),
     ("linear", [(3, 4), (5, 6)], {}),
@@ -252,3 +258,29 @@ def test_package_exports():
     for name in deepasm_torch.__all__:
         assert getattr(deepasm_torch, name) is not None
     assert not set(functional.__all__) - set(vars(functional))
+
+
+def test_torch_function_protocol():
+    """torch.fx records the functions, subclasses see them, and modes do: as torch's own."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x, w):
+            return functional.linear(x, w) + functional.mm(x, mat2=w.t())
+
+    x, w = randn(3, 4), randn(5, 4)
+    traced = torch.fx.symbolic_trace(Model())
+    assert functional.linear in {n.target for n in traced.graph.nodes}
+    assert torch.equal(traced(x, w), Model()(x, w))
+
+    class Logged(torch.Tensor):
+        seen: list = []
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            cls.seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    y = functional.linear(x.as_subclass(Logged), w)
+    assert functional.linear in Logged.seen and type(y) is Logged
+    with torch.device("meta"):  # itself a mode
+        assert torch.equal(functional.linear(x, w), y.as_subclass(torch.Tensor))

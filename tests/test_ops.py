@@ -46,8 +46,10 @@ def test_shape_strides_and_value_of_every_rank(device, dtype, a_shape, b_shape):
     want = torch.matmul(a.double(), b.double())
     assert y.dtype == dtype and y.stride() == canonical(want.shape) and not y._is_view()
     assert_near(y, want, torch.matmul(a, b))
-    fake = gemm(a.to("meta"), b.to("meta"))
-    assert (fake.shape, fake.stride(), fake.dtype) == (y.shape, y.stride(), y.dtype)
+    for mode in (torch.enable_grad, torch.inference_mode):  # _gemm's fake kernel, and gemm's own
+        with mode():
+            fake = gemm(a.to("meta"), b.to("meta"))
+        assert (fake.shape, fake.stride(), fake.dtype) == (y.shape, y.stride(), y.dtype)
 
 
 @pytest.mark.parametrize("activation", range(5))
@@ -70,6 +72,15 @@ def test_c_alpha_and_beta(device, dtype):
     y = ops._gemm(a, b, bias, c, 0.5, -2.0, 1, None, -1)
     want = torch.relu(0.5 * (a.double() @ b.double()) - 2.0 * c.double() + bias.double())
     assert_near(y, want, want.to(dtype))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_c_of_other_strides_leaves_the_result_row_major(device, dtype, rows):
+    a, b = randn(rows, 4, device=device, dtype=dtype), randn(4, 5, device=device, dtype=dtype)
+    c = randn(5, rows, device=device, dtype=dtype).t()
+    for activation in (0, 2):
+        y = ops._gemm(a, b, None, c, 1.0, 1.0, activation, None, -1)
+        assert y.stride() == (5, 1)
 
 
 def test_beta_zero_does_not_read_c(device, dtype):
@@ -118,7 +129,9 @@ def test_out_decides_the_dtype(device, half):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_out_bumps_the_version(device, mode):
+    """On the meta device nothing is written, so that nothing but the op itself can do it."""
     a, b = randn(3, 4, device=device), randn(4, 5, device=device)
     out = torch.empty(3, 5, device=device)
     with mode():
@@ -242,3 +255,13 @@ def test_opcheck_of_the_other_ops(device):
     out = torch.empty(5, 3, device=device).t()
     args = (a.detach(), b, None, c, 1.0, 2.0, 0, None, -1)
     torch.library.opcheck(ops._gemm.out, args, {"out": out})
+
+
+def test_row_major_is_canonical():
+    """torch promises no strides for its own results; the fake kernels promise ours."""
+    from deepasm_torch.reference import _row_major
+
+    for z in (torch.ones(3, 5).t(), torch.ones(2, 4)[:, ::2], torch.empty(1, 5).t().t()):
+        assert _row_major(z).stride() == canonical(z.shape)
+    z = torch.ones(3, 5)
+    assert _row_major(z) is z

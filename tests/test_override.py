@@ -175,6 +175,12 @@ def test_autocast(device):
         z = a @ b
     assert y.dtype == z.dtype == mixed.dtype == torch.bfloat16 and double.dtype == torch.float64
     assert torch.equal(y, z) and torch.equal(y, ops.gemm(a.bfloat16(), b.bfloat16()))
+    with torch.autocast(device, torch.bfloat16):
+        with pytest.raises(RuntimeError) as want:
+            a.double() @ b
+        with override(), pytest.raises(RuntimeError) as got:
+            a.double() @ b
+    assert str(got.value) == str(want.value), "autocast leaves float64 alone, so this is torch's"
 
 
 def test_torch_func(device):

@@ -41,6 +41,7 @@ SM90_TILES = (
 )
 # Weight rows on the 64-row side, tokens on the n side: a deep ring of small stages streams the weight.
 SM90_NARROW_TILES = (
+    Sm90Tile("pingpong", 64, 8, 24, 1, d_major="m"),
     Sm90Tile("pingpong", 64, 16, 20, 1, d_major="m"),
     Sm90Tile("pingpong", 64, 32, 16, 1, d_major="m"),
     Sm90Tile("pingpong", 64, 64, 12, 1, d_major="m"),

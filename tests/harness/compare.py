@@ -3,10 +3,11 @@
 The bound for an element is
 
     2 * (largest error of torch's own kernel in the same tile) + one ulp of the output type
-      + one rounding of the fp32 accumulator at the size of the sum of absolute products.
+      + the truncations of the fp32 accumulator: one ulp at the size of the sum of absolute
+        products, or of a random partial sum after every 16 products, whichever is more.
 
-The last term matters only where a sum cancels, or a tile holds a handful of elements; there torch's
-largest error in the tile can be zero by luck.  Nothing is averaged over the whole matrix, so one
+The last term matters for fp32 outputs: torch may split a long sum over several accumulators, and
+in a tile with a handful of elements, or a sum that cancels, its largest error can be near zero.  Nothing is averaged over the whole matrix, so one
 wrong tile among thousands shows.
 """
 
@@ -134,7 +135,7 @@ def exact_verdict(got: torch.Tensor, want64: torch.Tensor, tile: tuple[int, int]
     return Verdict(False, float("inf"), _report(bad, _flat(got), want, tile))
 
 
-def tile_verdict(got, want64, peer, magnitude, tile: tuple[int, int]) -> Verdict:
+def tile_verdict(got, want64, peer, magnitude, tile: tuple[int, int], k: int = 0) -> Verdict:
     """Per-tile bound of the module docstring.
 
     Parameters
@@ -145,13 +146,16 @@ def tile_verdict(got, want64, peer, magnitude, tile: tuple[int, int]) -> Verdict
         Torch's result, in the dtype of `got`.
     magnitude : Tensor (..., m, n)
         Sum of absolute products and addends, which scales accumulator rounding.
+    k : int
+        Length of the sum.  Partial sums of random products are about magnitude / sqrt(k); tensor
+        cores truncate them k / 16 times.
     """
     got, want64, peer, magnitude = map(_flat, (got, want64, peer, magnitude))
     error = (got.double() - want64).abs()
     peer_tiles = _tiles((peer.double() - want64).abs(), tile)
     peer_error = peer_tiles.repeat_interleave(tile[0], 1).repeat_interleave(tile[1], 2)
     bound = 2 * peer_error[:, : got.shape[1], : got.shape[2]] + ulp(want64, got.dtype)
-    bound += MAX_SLOPE * 2.0**-23 * magnitude.double()
+    bound += MAX_SLOPE * 2.0**-23 * max(1.0, k**0.5 / 8) * magnitude.double()
     bad = ~(error <= bound)
     worst = float((error / bound).nan_to_num(float("inf")).amax()) if bad.numel() else 0.0
     if not bool(bad.any()):

@@ -79,10 +79,17 @@ def graph_nodes(fn) -> list[str]:
     Counts what reaches the device without a profiler, so that a hidden `.contiguous()` or a second
     kernel for the activation has nowhere to hide.  `fn` is called once outside the capture first.
     """
-    fn()
+    # Autograd runs a backward on the streams of its forward: whoever captures one must have built
+    # its graph on a side stream, which is then the one to capture.
+    stream = torch.cuda.current_stream()
+    if stream == torch.cuda.default_stream():
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        fn()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         kept = fn()
     cuda = ctypes.CDLL("libcuda.so.1")
     handle, count = ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t()
