@@ -21,6 +21,8 @@ PTXAS_WHEEL := nvidia-cuda-nvcc-cu12==12.9.86
 BUILD_NEEDS := "setuptools>=77" wheel jinja2 $(PTXAS_WHEEL)
 TEST_NEEDS := $(shell $(PYTHON) -c "import re; t = open('pyproject.toml').read(); print(' '.join(f'\"{x}\"' for x in re.findall(r'\"([^\"]+)\"', re.search(r'^test = \[(.*?)\]', t, re.M | re.S).group(1))))")
 
+export PYTHONPATH := $(CURDIR)
+
 .PHONY: demo test bench lint build clean
 
 demo: build

@@ -45,7 +45,7 @@ if int(setuptools.__version__.split(".")[0]) < 77:
         "(pip install -U setuptools), or build without --no-build-isolation."
     )
 
-from setuptools.command.bdist_wheel import bdist_wheel  # exists in every setuptools from 71 on
+from setuptools.command.bdist_wheel import bdist_wheel  # noqa: E402, I001
 
 
 def version():
@@ -104,8 +104,9 @@ def is_current(target, prerequisites):
 
 
 def run(command):
-    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     if done.returncode != 0:
         stop(f"this command failed:\n{shlex.join(map(str, command))}\n{done.stdout}")
     if done.stdout.strip():
@@ -143,14 +144,26 @@ class BuildKernelsAndModule(build_ext):
     def compile(self, ext, jobs, torch, kernels, objects):
         compiler = shlex.split(os.environ.get("CXX", "g++"))
         flags = [
-            "-std=c++17", "-O2", "-g0", "-fPIC", "-fvisibility=hidden",
-            "-fvisibility-inlines-hidden", "-Wall", "-Wextra",
+            "-std=c++17",
+            "-O2",
+            "-g0",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-fvisibility-inlines-hidden",
+            "-Wall",
+            "-Wextra",
             f"-fmacro-prefix-map={ROOT}/=",
             # Only what torch 2.10 promised to keep, checked by torch's own headers.
-            "-DTORCH_TARGET_VERSION=0x020a000000000000", "-DTORCH_STABLE_ONLY",
+            "-DTORCH_TARGET_VERSION=0x020a000000000000",
+            "-DTORCH_STABLE_ONLY",
             "-DPy_LIMITED_API=0x030a0000",
-            f"-I{kernels}", f"-Wa,-I{kernels}", f"-I{ROOT / 'csrc'}",
-            "-isystem", str(torch / "include"), "-isystem", sysconfig.get_path("include"),
+            f"-I{kernels}",
+            f"-Wa,-I{kernels}",
+            f"-I{ROOT / 'csrc'}",
+            "-isystem",
+            str(torch / "include"),
+            "-isystem",
+            sysconfig.get_path("include"),
             *shlex.split(os.environ.get("CXXFLAGS", "")),
         ]
         # A change of flags, headers' location or compiler rebuilds everything.
@@ -178,12 +191,24 @@ class BuildKernelsAndModule(build_ext):
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f"{target.name}.{os.getpid()}.part")
-        run([
-            *shlex.split(os.environ.get("CXX", "g++")), "-shared", *map(str, compiled),
-            "-o", str(part), f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu",
-            "-Wl,--as-needed", "-ldl", "-Wl,-z,relro,-z,now", "-Wl,-s", "-Wl,--build-id=none",
-            *shlex.split(os.environ.get("LDFLAGS", "")),
-        ])
+        run(
+            [
+                *shlex.split(os.environ.get("CXX", "g++")),
+                "-shared",
+                *map(str, compiled),
+                "-o",
+                str(part),
+                f"-L{torch / 'lib'}",
+                "-Wl,--no-as-needed",
+                "-ltorch_cpu",
+                "-Wl,--as-needed",
+                "-ldl",
+                "-Wl,-z,relro,-z,now",
+                "-Wl,-s",
+                "-Wl,--build-id=none",
+                *shlex.split(os.environ.get("LDFLAGS", "")),
+            ]
+        )
         part.replace(target)
         log(f"linked {target.name} ({target.stat().st_size / 1e6:.2f} MB)")
 

@@ -8,7 +8,8 @@ cannot even be imported.
 Exit codes: 0 clean, 1 findings (something was found wrong), 2 cannot run (usage, no GPU, ...).
 With ``--json`` the only output on stdout is one object::
 
-    {"command": "bench gemm", "ok": true, "exit_code": 0, "version": "0.1.0", "data": {...}, "errors": []}
+    {"command": "bench gemm", "ok": true, "exit_code": 0, "version": "0.1.0",
+     "data": {...}, "errors": []}
 """
 
 from __future__ import annotations

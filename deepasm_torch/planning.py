@@ -18,14 +18,27 @@ from . import _library
 from .kernels import params as _params
 
 __all__ = [
-    "DEVICES", "Candidate", "DeviceRecord", "GemmPlan", "TensorMap", "current_device", "plan_gemm",
+    "DEVICES",
+    "Candidate",
+    "DeviceRecord",
+    "GemmPlan",
+    "TensorMap",
+    "current_device",
+    "plan_gemm",
     "plan_tensors",
 ]
 
 #: dtype name -> number used by the planner and by the out_dtype flag
 DTYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
-_ALIASES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "half": "float16",
-            "f32": "float32", "fp32": "float32", "float": "float32"}
+_ALIASES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+    "f32": "float32",
+    "fp32": "float32",
+    "float": "float32",
+}
 _OTHER = 3
 _ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -150,8 +163,12 @@ class GemmPlan:
                 for name in ("a", "b", "c", "d")
             }
 
-    def pack(self, addresses: dict[str, int], maps: dict[str, bytes] | None = None,
-             offsets: dict[str, int] | None = None) -> bytes:
+    def pack(
+        self,
+        addresses: dict[str, int],
+        maps: dict[str, bytes] | None = None,
+        offsets: dict[str, int] | None = None,
+    ) -> bytes:
         """The parameter block of one launch.
 
         Parameters
@@ -175,7 +192,7 @@ class GemmPlan:
         for name, content in (maps or {}).items():
             if len(content) != 128:
                 raise ValueError(f"pack: {name} has {len(content)} bytes, a tensor map has 128")
-            block[layout.offsets[name]:layout.offsets[name] + 128] = content
+            block[layout.offsets[name] : layout.offsets[name] + 128] = content
         return bytes(block)
 
     def fields(self) -> dict[str, int | float | tuple[int, int]]:
@@ -242,10 +259,32 @@ def current_device(index: int = 0) -> DeviceRecord:
     )
 
 
-def plan_gemm(a_shape, a_stride, b_shape, b_stride, *, dtype="bfloat16", out_dtype=None,
-              bias=None, bias_stride=1, bias_dtype=None, c_shape=None, c_stride=None, c_dtype=None,
-              out_shape=None, out_stride=None, alpha=1.0, beta=0.0, activation=0, device="h200",
-              addresses=None, variant=-1, tier=0, max_sms=0, disable=False) -> GemmPlan:
+def plan_gemm(
+    a_shape,
+    a_stride,
+    b_shape,
+    b_stride,
+    *,
+    dtype="bfloat16",
+    out_dtype=None,
+    bias=None,
+    bias_stride=1,
+    bias_dtype=None,
+    c_shape=None,
+    c_stride=None,
+    c_dtype=None,
+    out_shape=None,
+    out_stride=None,
+    alpha=1.0,
+    beta=0.0,
+    activation=0,
+    device="h200",
+    addresses=None,
+    variant=-1,
+    tier=0,
+    max_sms=0,
+    disable=False,
+) -> GemmPlan:
     """Plan act(alpha * a @ b + beta * c + bias) for tensors that need not exist.
 
     Parameters
@@ -299,15 +338,34 @@ def plan_gemm(a_shape, a_stride, b_shape, b_stride, *, dtype="bfloat16", out_dty
         _spec(c_shape, c_stride, c_type, at["c"]),
         _spec(out_shape, out_stride, out_dtype, at["out"]),
         (float(alpha), float(beta), int(activation), DTYPES.get(out_dtype, _OTHER)),
-        (*record.cc, record.sms, record.smem, record.index, int(tier), int(max_sms),
-         int(bool(disable))),
+        (
+            *record.cc,
+            record.sms,
+            record.smem,
+            record.index,
+            int(tier),
+            int(max_sms),
+            int(bool(disable)),
+        ),
         int(variant),
     )
     return _from_json(json.loads(text))
 
 
-def plan_tensors(a, b, bias=None, *, c=None, alpha=1.0, beta=0.0, activation=0, out_dtype=None,
-                 out=None, device=None, variant=-1) -> GemmPlan:
+def plan_tensors(
+    a,
+    b,
+    bias=None,
+    *,
+    c=None,
+    alpha=1.0,
+    beta=0.0,
+    activation=0,
+    out_dtype=None,
+    out=None,
+    device=None,
+    variant=-1,
+) -> GemmPlan:
     """`plan_gemm` for tensors that exist, under the options in force now.
 
     Parameters
@@ -330,10 +388,15 @@ def plan_tensors(a, b, bias=None, *, c=None, alpha=1.0, beta=0.0, activation=0, 
             )
         device = current_device(a.device.index)
     options = {
-        "alpha": alpha, "beta": beta, "activation": activation, "device": device,
-        "variant": variant, "dtype": a.dtype,
+        "alpha": alpha,
+        "beta": beta,
+        "activation": activation,
+        "device": device,
+        "variant": variant,
+        "dtype": a.dtype,
         "out_dtype": out.dtype if out is not None else out_dtype,
-        "tier": C.get_option("tier"), "max_sms": C.get_option("max_sms"),
+        "tier": C.get_option("tier"),
+        "max_sms": C.get_option("max_sms"),
         "disable": C.get_option("disable"),
     }
     if a.is_cuda:  # elsewhere an address says nothing about the GPU

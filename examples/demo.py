@@ -159,8 +159,8 @@ def assemble_one() -> bool | None:
         return False
     print(
         f"\n{kernel.name}: {len(text.splitlines())} lines of PTX, assembled for {target} by ptxas "
-        f"{assembler.version}:\n  {report.registers} registers a thread, {report.spill_bytes} bytes "
-        f"spilled, {kernel.smem} bytes of shared memory, {len(cubin)} bytes of machine code"
+        f"{assembler.version}:\n  {report.registers} registers a thread, {report.spill_bytes} "
+        f"bytes spilled, {kernel.smem} bytes of shared memory, {len(cubin)} bytes of machine code"
     )
     return True
 

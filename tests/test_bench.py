@@ -223,7 +223,7 @@ def test_median_ignores_outliers():
     assert result.ms("steady", "a") == pytest.approx(0.4)
 
 
-# ---- reports --------------------------------------------------------------------------------------
+# ---- reports -----------------------------------------------------------------------------------
 
 
 def row(**changes) -> dict:
@@ -336,7 +336,7 @@ def test_progress_is_plain_lines_off_a_terminal(capsys):
     assert "silent" not in err and "what runs now" in err
 
 
-# ---- clock and power ------------------------------------------------------------------------------
+# ---- clock and power ---------------------------------------------------------------------------
 
 
 def test_nvidia_smi_is_parsed(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def result_of(*rows) -> dict:
     return {**report.header("gemm", "NVIDIA H200", "580.1", "2.11.0"), "rows": list(rows)}
 
 
-# ---- the suite ------------------------------------------------------------------------------------
+# ---- the suite ---------------------------------------------------------------------------------
 
 
 class CpuDevice:
@@ -218,7 +218,7 @@ def test_buffers_rotate_past_the_cache_and_keep_the_layout():
     assert not torch.equal(buffers.a[0], buffers.a[1])
 
 
-# ---- cases ----------------------------------------------------------------------------------------
+# ---- cases -------------------------------------------------------------------------------------
 
 
 def test_cases_are_distinct_and_hold_the_promised_speeds():
@@ -292,7 +292,7 @@ def test_the_budget_is_shared_among_the_cases_left():
     assert clock.next() is None
 
 
-# ---- variants and host cost -----------------------------------------------------------------------
+# ---- variants and host cost --------------------------------------------------------------------
 
 
 def test_which_kernels_fit_a_case():
@@ -391,7 +391,7 @@ def test_host_cost_rows_fit_the_schema():
     assert "deepasm.gemm.out" in text and "ours / torch.mm" in text
 
 
-# ---- on a GPU -------------------------------------------------------------------------------------
+# ---- on a GPU ----------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

@@ -37,15 +37,23 @@ def output(*command, **kwargs):
 
 def run_python(code, **env):
     """Run `code` in a fresh interpreter from another folder, with this package importable."""
-    path = os.pathsep.join([str(Path(deepasm_torch.__file__).parent.parent),
-                            os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True,
-                          cwd="/", env={**os.environ, "PYTHONPATH": path, **env}, timeout=300)
+    path = os.pathsep.join(
+        [str(Path(deepasm_torch.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": path, **env},
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-# ---- symbols -----------------------------------------------------------------------------------
+# ---- symbols --------------------------------------------------------------------------------
 
 
 def undefined_symbols():
@@ -65,9 +73,12 @@ def test_only_stable_symbols_are_referenced():
 @needs_binutils
 def test_no_cuda_only_shim_is_a_strong_reference():
     absent_from_cpu_torch = {
-        "aoti_torch_get_current_cuda_stream", "aoti_torch_create_cuda_guard",
-        "aoti_torch_create_cuda_stream_guard", "aoti_torch_delete_cuda_guard",
-        "torch_get_current_cuda_blas_handle", "torch_c10_cuda_check_msg",
+        "aoti_torch_get_current_cuda_stream",
+        "aoti_torch_create_cuda_guard",
+        "aoti_torch_create_cuda_stream_guard",
+        "aoti_torch_delete_cuda_guard",
+        "torch_get_current_cuda_blas_handle",
+        "torch_c10_cuda_check_msg",
     }
     assert not undefined_symbols() & absent_from_cpu_torch
 
@@ -85,8 +96,10 @@ def test_shims_exist_since_torch_2_10():
 @needs_binutils
 def test_needed_libraries():
     needed = re.findall(r"NEEDED.*\[(.+?)\]", output("readelf", "-d", MODULE))
-    allowed = r"libtorch_cpu\.so|libstdc\+\+\.so\.6|libgcc_s\.so\.1|libc\.so\.6|libdl\.so\.2|" \
-              r"libm\.so\.6|libpthread\.so\.0|ld-linux.*"
+    allowed = (
+        r"libtorch_cpu\.so|libstdc\+\+\.so\.6|libgcc_s\.so\.1|libc\.so\.6|libdl\.so\.2|"
+        r"libm\.so\.6|libpthread\.so\.0|ld-linux.*"
+    )
     assert [lib for lib in needed if not re.fullmatch(allowed, lib)] == []
     dynamic = output("readelf", "-d", MODULE)
     assert "RPATH" not in dynamic and "RUNPATH" not in dynamic
@@ -119,14 +132,28 @@ def test_size():
     assert MODULE.stat().st_size < 20e6
 
 
-# ---- embedded images and tables ----------------------------------------------------------------
+# ---- embedded images and tables -------------------------------------------------------------
 
 
 def test_table_matches_the_python_rows():
     assert [k["name"] for k in KERNELS] == [row.name for row in ALL]
     for row, built in zip(ALL, KERNELS):
-        for name in ("tier", "dtype", "a_major", "b_major", "d_major", "schedule", "bm", "bn", "bk", "stages",
-                     "threads", "cluster", "smem", "loads"):
+        for name in (
+            "tier",
+            "dtype",
+            "a_major",
+            "b_major",
+            "d_major",
+            "schedule",
+            "bm",
+            "bn",
+            "bk",
+            "stages",
+            "threads",
+            "cluster",
+            "smem",
+            "loads",
+        ):
             assert built[name] == getattr(row, name), (row.name, name)
         assert 0 < built["regs"] <= row.max_regs
         assert {i["kind"] for i in built["images"]} == {"cubin", "ptx"}
@@ -191,7 +218,7 @@ def test_struct_offsets_equal_the_python_layout():
     assert not any(plan.params[: layout.offsets["a_sm"]])  # maps and pointers are empty
 
 
-# ---- import and loading ------------------------------------------------------------------------
+# ---- import and loading ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +228,23 @@ def fake_cuda(tmp_path_factory):
     if shutil.which(compiler[0]) is None:
         pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("fake_cuda")
-    output(*compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1",
-           "-Wl,-soname,libcuda.so.1", Path(__file__).with_name("fake_cuda.cpp"))
-    probe = subprocess.run([sys.executable, "-c", "import torch"], check=False, capture_output=True,
-                           cwd="/", env={**os.environ, "LD_LIBRARY_PATH": str(folder)}, timeout=300)
+    output(
+        *compiler,
+        "-shared",
+        "-fPIC",
+        "-o",
+        folder / "libcuda.so.1",
+        "-Wl,-soname,libcuda.so.1",
+        Path(__file__).with_name("fake_cuda.cpp"),
+    )
+    probe = subprocess.run(
+        [sys.executable, "-c", "import torch"],
+        check=False,
+        capture_output=True,
+        cwd="/",
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        timeout=300,
+    )
     if probe.returncode != 0:
         pytest.skip("this build of torch links the real driver")
     return folder
@@ -239,7 +279,8 @@ def test_import_does_not_touch_cuda(fake_cuda, tmp_path):
         "import deepasm_torch; assert not torch.cuda.is_initialized()\n"
         "torch.ops.deepasm.gemm(torch.ones(2, 2), torch.ones(2, 2))\n"
         "assert loaded() == before",
-        FAKE_LOG=str(log))
+        FAKE_LOG=str(log),
+    )
     assert not log.exists() or "cuInit" not in log.read_text()
 
 
@@ -270,13 +311,16 @@ def test_refusing_everything_is_one_error(fake_cuda):
     assert "CUDA_ERROR_NO_BINARY_FOR_GPU (209): a fake reason" in record["error"]
 
 
-@pytest.mark.parametrize("cc, smem, source", [
-    ("8.0", 166912, "cubin sm_80"),
-    ("8.6", 101376, "cubin sm_80"),
-    ("8.9", 101376, "cubin sm_80"),
-    ("10.0", 232448, "PTX sm_80"),
-    ("12.0", 101376, "PTX sm_80"),
-])
+@pytest.mark.parametrize(
+    "cc, smem, source",
+    [
+        ("8.0", 166912, "cubin sm_80"),
+        ("8.6", 101376, "cubin sm_80"),
+        ("8.9", 101376, "cubin sm_80"),
+        ("10.0", 232448, "PTX sm_80"),
+        ("12.0", 101376, "PTX sm_80"),
+    ],
+)
 def test_other_gpus_load_the_sm80_tier(fake_cuda, cc, smem, source):
     record = warm_up(fake_cuda, FAKE_CC=cc, FAKE_SMEM=str(smem))
     assert record["tier"] == "sm80"
@@ -299,8 +343,9 @@ def test_no_driver_is_one_sentence():
     assert "libcuda.so.1 was not found" in record["error"] or "cuInit" in record["error"]
 
 
-@pytest.mark.parametrize("name, good, bad",
-                         [("disable", 1, 2), ("tier", 80, 70), ("max_sms", 8, -1)])
+@pytest.mark.parametrize(
+    "name, good, bad", [("disable", 1, 2), ("tier", 80, 70), ("max_sms", 8, -1)]
+)
 def test_options(name, good, bad):
     before = C.get_option(name)
     try:
@@ -316,8 +361,10 @@ def test_options(name, good, bad):
 
 
 def test_options_from_the_environment():
-    code = ("import torch, deepasm_torch._C as C;"
-            "print(C.get_option('disable'), C.get_option('tier'), C.get_option('max_sms'))")
+    code = (
+        "import torch, deepasm_torch._C as C;"
+        "print(C.get_option('disable'), C.get_option('tier'), C.get_option('max_sms'))"
+    )
     env = {"DEEPASM_DISABLE": "1", "DEEPASM_TIER": "sm80", "DEEPASM_MAX_SMS": "16"}
     assert run_python(code, **env).split() == ["1", "80", "16"]
 
@@ -364,13 +411,14 @@ def test_errors_do_not_leak():
     assert alive() is None and storage() is None
 
 
-# ---- packaging -----------------------------------------------------------------------------------
+# ---- packaging --------------------------------------------------------------------------------
 
 
 def pip(*arguments, **kwargs):
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT,
-                          timeout=900, **kwargs)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=900, **kwargs
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -415,14 +463,36 @@ def test_metadata_needs_no_torch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not here')")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path / "dist"),
-         "egg_info", "-e", str(tmp_path)],
-        check=False, capture_output=True, text=True, cwd=ROOT, env=env, timeout=300)
+        [
+            sys.executable,
+            "setup.py",
+            "-q",
+            "sdist",
+            "-d",
+            str(tmp_path / "dist"),
+            "egg_info",
+            "-e",
+            str(tmp_path),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=env,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         names = {n.partition("/")[2] for n in tar.getnames()}
-    for wanted in ("setup.py", "pyproject.toml", "csrc/module.cpp", "csrc/driver.h",
-                   "ptx/sm90/gemm.ptx.j2", "deepasm_torch/planning.py", "deepasm_torch/py.typed"):
+    for wanted in (
+        "setup.py",
+        "pyproject.toml",
+        "csrc/module.cpp",
+        "csrc/driver.h",
+        "ptx/sm90/gemm.ptx.j2",
+        "deepasm_torch/planning.py",
+        "deepasm_torch/py.typed",
+    ):
         assert wanted in names, wanted
     assert not [n for n in names if n.endswith(".so") or "/_ptx/" in n]

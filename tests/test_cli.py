@@ -136,7 +136,7 @@ def test_every_command_of_the_table_can_be_loaded():
         assert callable(module.configure) and callable(module.execute)
 
 
-# ---- bench ----------------------------------------------------------------------------------------
+# ---- bench -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [[], ["--quick"], ["--variants"], ["--host"]])
@@ -181,7 +181,7 @@ def test_the_script_is_the_same_command():
     assert done.returncode == 0 and "1024x1024x1024 nt bf16" in done.stdout
 
 
-# ---- info -----------------------------------------------------------------------------------------
+# ---- info --------------------------------------------------------------------------------------
 
 SECTIONS = [
     "deepasm", "python", "torch", "extension", "kernels", "devices", "ptxas", "triton", "options",
@@ -298,7 +298,8 @@ def test_info_without_torch(tmp_path):
 def test_modules_of_the_command_line_need_the_standard_library_only():
     code = (
         "import sys\n"
-        "for name in ('torch', 'triton', 'numpy', 'jinja2', 'matplotlib'): sys.modules[name] = None\n"
+        "for name in ('torch', 'triton', 'numpy', 'jinja2', 'matplotlib'):\n"
+        "    sys.modules[name] = None\n"
         "import deepasm_torch.cli, deepasm_torch.info, deepasm_torch.bench.gemm\n"
         "import deepasm_torch.bench.gemm_variants, deepasm_torch.bench.host_cost\n"
         "print('fine')"

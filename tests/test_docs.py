@@ -50,7 +50,7 @@ def code_spans(page: Path) -> list[str]:
     return re.findall(r"`([^`\n]+)`", prose_of(page))
 
 
-# ---- links, paths, names -------------------------------------------------------------------------
+# ---- links, paths, names ----------------------------------------------------------------------
 
 
 def anchors(page: Path) -> set[str]:
@@ -126,7 +126,7 @@ def test_kernel_page_lists_the_table():
     assert listed == shipped
 
 
-# ---- environment variables ---------------------------------------------------------------------
+# ---- environment variables ------------------------------------------------------------------
 
 CODE = [
     *(ROOT / "deepasm_torch").rglob("*.py"),
@@ -141,7 +141,7 @@ FOREIGN = {"PYTEST_XDIST_WORKER", "PYTHONPATH", "PATH", "LD_LIBRARY_PATH"}
 
 
 def strings_read_from_environment(file: Path) -> set[str]:
-    """Names in os.environ[...], os.environ.get(...), os.getenv(...), `... in os.environ`, getenv()."""
+    """Names in os.environ[...], .get(...), os.getenv(...), `... in os.environ`, getenv()."""
     source = file.read_text(encoding="utf-8")
     if file.suffix == ".cpp":
         return set(re.findall(r'\b(?:getenv|env_\w+)\("(\w+)"', source))
@@ -198,7 +198,7 @@ def test_variables_named_anywhere_are_described():
         assert named <= described_variables(), page.name
 
 
-# ---- commands ----------------------------------------------------------------------------------
+# ---- commands -------------------------------------------------------------------------------
 
 
 def shell_lines(page: Path) -> list[str]:
@@ -237,7 +237,7 @@ def test_python_programs_named_exist(page):
             assert (ROOT / path).exists(), f"{page.name}: {line}"
 
 
-# ---- snippets ----------------------------------------------------------------------------------
+# ---- snippets -------------------------------------------------------------------------------
 
 
 def ptxas_missing() -> str | None:
@@ -346,7 +346,7 @@ def test_demo_compares_on_the_gpu():
     assert "exercised: the PTX kernels" in done.stdout and "xcublas" in done.stdout
 
 
-# ---- generated blocks --------------------------------------------------------------------------
+# ---- generated blocks -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

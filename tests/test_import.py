@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 
@@ -23,8 +22,8 @@ def test_is_quick_and_leaves_cuda_alone():
         """
     )
     assert done.returncode == 0, done.stderr
-    # 30 ms measured; the bound leaves room for a busy machine.
-    assert float(done.stdout) < 0.15 * float(os.environ.get("DEEPASM_TEST_SLOWNESS", 4))
+    # The promise is 150 ms and 30 ms were measured; the bound leaves room for a busy machine.
+    assert float(done.stdout) < 0.6
 
 
 def test_log_variable():

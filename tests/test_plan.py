@@ -22,15 +22,21 @@ def row(plan):
     return ALL[plan.variant]
 
 
-# ---- layouts -----------------------------------------------------------------------------------
+# ---- layouts --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device, tier, loads", [("h200", 90, "tma"), ("a100", 80, "cp16"),
-                                                 ("b200", 80, "cp16")])
-@pytest.mark.parametrize("name, a_stride, b_stride, majors", [
-    ("nt", (64, 1), (1, 64), "kk"), ("nn", (64, 1), (48, 1), "kn"),
-    ("tn", (1, 128), (48, 1), "mn"), ("tt", (1, 128), (1, 64), "mk"),
-])
+@pytest.mark.parametrize(
+    "device, tier, loads", [("h200", 90, "tma"), ("a100", 80, "cp16"), ("b200", 80, "cp16")]
+)
+@pytest.mark.parametrize(
+    "name, a_stride, b_stride, majors",
+    [
+        ("nt", (64, 1), (1, 64), "kk"),
+        ("nn", (64, 1), (48, 1), "kn"),
+        ("tn", (1, 128), (48, 1), "mn"),
+        ("tt", (1, 128), (1, 64), "mk"),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_four_layouts(device, tier, loads, name, a_stride, b_stride, majors, dtype):
     plan = plan_gemm((128, 64), a_stride, (64, 48), b_stride, device=device, dtype=dtype)
@@ -40,17 +46,20 @@ def test_four_layouts(device, tier, loads, name, a_stride, b_stride, majors, dty
 
 
 @pytest.mark.parametrize("device", ["h200", "a100"])
-@pytest.mark.parametrize("what, a_stride, b_stride, addresses", [
-    ("odd row stride of a", (65, 1), (1, 64), {}),
-    ("row stride of b not a multiple of 8", (64, 1), (1, 68), {}),
-    ("no contiguous dimension of a", (128, 2), (1, 64), {}),
-    ("a misaligned", (64, 1), (1, 64), {"a": 1024 + 2}),
-    ("b misaligned", (64, 1), (1, 64), {"b": 1024 + 8}),
-    ("rows of a overlap", (8, 1), (1, 64), {}),
-    ("a expanded along m", (0, 1), (1, 64), {}),
-    ("b expanded along n", (64, 1), (1, 0), {}),
-    ("a expanded along k", (64, 0), (1, 64), {}),
-])
+@pytest.mark.parametrize(
+    "what, a_stride, b_stride, addresses",
+    [
+        ("odd row stride of a", (65, 1), (1, 64), {}),
+        ("row stride of b not a multiple of 8", (64, 1), (1, 68), {}),
+        ("no contiguous dimension of a", (128, 2), (1, 64), {}),
+        ("a misaligned", (64, 1), (1, 64), {"a": 1024 + 2}),
+        ("b misaligned", (64, 1), (1, 64), {"b": 1024 + 8}),
+        ("rows of a overlap", (8, 1), (1, 64), {}),
+        ("a expanded along m", (0, 1), (1, 64), {}),
+        ("b expanded along n", (64, 1), (1, 0), {}),
+        ("a expanded along k", (64, 0), (1, 64), {}),
+    ],
+)
 def test_awkward_operands_take_the_general_kernel(device, what, a_stride, b_stride, addresses):
     plan = plan_gemm((128, 64), a_stride, (64, 48), b_stride, device=device, addresses=addresses)
     assert plan.native and row(plan).loads == "any", what
@@ -60,8 +69,10 @@ def test_awkward_operands_take_the_general_kernel(device, what, a_stride, b_stri
     assert plan.tensor_maps == ()
 
 
-@pytest.mark.parametrize("m, n, k", [(1, 64, 64), (64, 1, 64), (64, 64, 1), (1, 1, 64), (1, 64, 1),
-                                     (64, 1, 1), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "m, n, k",
+    [(1, 64, 64), (64, 1, 64), (64, 64, 1), (1, 1, 64), (1, 64, 1), (64, 1, 1), (1, 1, 1)],
+)
 @pytest.mark.parametrize("odd", [1, 3, 7, 1000003])
 def test_strides_of_unit_dimensions_do_not_matter(m, n, k, odd):
     """torch leaves any number in the stride of a size-1 dimension."""
@@ -97,8 +108,18 @@ def test_tensor_maps_of_each_layout():
     assert maps["map_a"].swizzle == 128
 
 
-@pytest.mark.parametrize("m, n, batch", [(1, 1, 1), (64, 64, 1), (1000, 3000, 1), (4096, 100, 7),
-                                         (8191, 8193, 3), (1 << 20, 1 << 16, 1), (70, 70, 65537)])
+@pytest.mark.parametrize(
+    "m, n, batch",
+    [
+        (1, 1, 1),
+        (64, 64, 1),
+        (1000, 3000, 1),
+        (4096, 100, 7),
+        (8191, 8193, 3),
+        (1 << 20, 1 << 16, 1),
+        (70, 70, 65537),
+    ],
+)
 def test_tile_order_equals_the_python_definition(m, n, batch):
     from deepasm_torch.kernels.params import raster
 
@@ -113,31 +134,49 @@ def test_batch_broadcast_gets_extent_one_in_the_map():
     a, b = plan.tensor_maps[:2]
     assert a.dims == (64, 128, 1, 1) and b.dims == (48, 64, 6, 1)
     from deepasm_torch.kernels.params import GEMM_FLAGS
+
     flag = {n: plan.flags >> bit & ((1 << width) - 1) for n, (bit, width) in GEMM_FLAGS.items()}
     assert (flag["a_z0"], flag["b_z0"], flag["a_z1"], flag["b_z1"]) == (0, 1, 0, 0)
 
 
-# ---- tails and the output ------------------------------------------------------------------------
+# ---- tails and the output ---------------------------------------------------------------------
 
 
 def tma_stores(plan):
     from deepasm_torch.kernels.params import GEMM_FLAGS
+
     flag = bool(plan.flags >> GEMM_FLAGS["tma_store"][0] & 1)
     assert flag == any(m.name == "map_d" for m in plan.tensor_maps)
     return flag
 
 
-@pytest.mark.parametrize("n, out_dtype, stores", [
-    (64, None, True), (56, None, True), (57, None, False), (60, None, False), (4, None, False),
-    (60, "float32", True), (4, "float32", True), (2, "float32", False), (1, None, False),
-])
+@pytest.mark.parametrize(
+    "n, out_dtype, stores",
+    [
+        (64, None, True),
+        (56, None, True),
+        (57, None, False),
+        (60, None, False),
+        (4, None, False),
+        (60, "float32", True),
+        (4, "float32", True),
+        (2, "float32", False),
+        (1, None, False),
+    ],
+)
 def test_tma_store_needs_rows_of_whole_16_bytes(n, out_dtype, stores):
     assert tma_stores(nt(128, n, 64, out_dtype=out_dtype)) is stores
 
 
-@pytest.mark.parametrize("stride, address, stores", [
-    ((64, 1), 0, True), ((72, 1), 0, True), ((68, 1), 0, False), ((64, 1), 1032, False),
-])
+@pytest.mark.parametrize(
+    "stride, address, stores",
+    [
+        ((64, 1), 0, True),
+        ((72, 1), 0, True),
+        ((68, 1), 0, False),
+        ((64, 1), 1032, False),
+    ],
+)
 def test_tma_store_into_out(stride, address, stores):
     plan = nt(128, 64, 64, out_shape=(128, 64), out_stride=stride, addresses={"out": address})
     assert not plan.out_copy and tma_stores(plan) is stores
@@ -152,13 +191,14 @@ def test_column_major_out_is_the_transposed_problem():
     assert with_bias.transposed and with_bias.bias_as_c and with_bias.pointers["c"] == "bias"
     values = with_bias.fields()
     assert (values["c_sm"], values["c_sn"], values["beta"]) == (1, 0, 1.0)
-    both = nt(128, 96, 64, bias=96, c_shape=(128, 96), beta=2.0, out_shape=(128, 96),
-              out_stride=(1, 128))
+    both = nt(
+        128, 96, 64, bias=96, c_shape=(128, 96), beta=2.0, out_shape=(128, 96), out_stride=(1, 128)
+    )
     assert both.out_copy and not both.transposed
 
 
 def test_few_rows_take_the_narrow_side():
-    """Up to 64 rows of a: the weight is read by the 64-row side of the tile, d is written along n."""
+    """Up to 64 rows of a: the 64-row side of the tile reads the weight, d is written along n."""
     for m, columns in ((1, 8), (8, 8), (9, 16), (16, 16), (17, 32), (33, 64), (64, 64)):
         plan = nt(m, 4096, 4096, bias=4096)
         assert plan.native and row(plan).d_major == "m" and row(plan).tile == (columns, 64)
@@ -186,8 +226,13 @@ def test_bias_forms():
     assert nt(64, 64, 64, bias=1).bias_as_c
     assert nt(128, 64, 64, bias=64, bias_stride=3).fields()["c_sn"] == 3
     copied = nt(128, 64, 64, bias=1, c_shape=(64,), beta=1.0)
-    assert copied.bias_copy and copied.pointers == {"a": "a", "b": "b", "c": "c", "d": "out",
-                                                    "bias": "bias"}
+    assert copied.bias_copy and copied.pointers == {
+        "a": "a",
+        "b": "b",
+        "c": "c",
+        "d": "out",
+        "bias": "bias",
+    }
     assert not nt(64, 1, 64, bias=1).bias_as_c
     assert "c" not in nt(64, 64, 64, c_shape=(64, 64), beta=0.0).pointers  # not even its NaNs
 
@@ -199,7 +244,7 @@ def test_empty_problems():
     assert plan_gemm((0, 4, 8), None, (0, 8, 4), None).route == "empty"
 
 
-# ---- batches -------------------------------------------------------------------------------------
+# ---- batches ----------------------------------------------------------------------------------
 
 
 def test_batch_folds_into_rows():
@@ -240,7 +285,7 @@ def test_more_than_65535_batches():
     assert plan.native and plan.fields()["tiles"] == 65537 and plan.grid[0] <= 132
 
 
-# ---- devices and options -------------------------------------------------------------------------
+# ---- devices and options ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(DEVICES))
@@ -305,8 +350,18 @@ def test_plan_of_real_tensors():
     b = torch.empty(72, 40, dtype=torch.float16, device="meta")
     bias, c = torch.empty(40, device="meta"), torch.empty(1, 40, device="meta").half()
     plan = plan_tensors(a, b, bias, c=c, beta=2.0, activation=1, device="h200")
-    same = plan_gemm(a.shape, None, b.shape, None, dtype="float16", bias=40, bias_dtype="float32",
-                     c_shape=(1, 40), beta=2.0, activation=1)
+    same = plan_gemm(
+        a.shape,
+        None,
+        b.shape,
+        None,
+        dtype="float16",
+        bias=40,
+        bias_dtype="float32",
+        c_shape=(1, 40),
+        beta=2.0,
+        activation=1,
+    )
     assert plan == same and plan.native
     with pytest.raises(ValueError, match="device must say for which GPU"):
         plan_tensors(a, b)
@@ -320,8 +375,14 @@ def test_dtypes_without_kernels():
 def test_extents_beyond_32_bits():
     assert "2^31" in nt(1 << 31, 64, 64).reason
     assert "2^31" in plan_gemm((64, 1 << 31), (1 << 31, 1), (1 << 31, 64), (1, 1 << 31)).reason
-    many = plan_gemm((1 << 26, 1 << 12, 64), (0, 64, 1), (1 << 26, 64, 1 << 12), (0, 1 << 12, 1),
-                     c_shape=(1 << 26, 1, 1), beta=1.0)
+    many = plan_gemm(
+        (1 << 26, 1 << 12, 64),
+        (0, 64, 1),
+        (1 << 26, 64, 1 << 12),
+        (0, 1 << 12, 1),
+        c_shape=(1 << 26, 1, 1),
+        beta=1.0,
+    )
     assert many.route == "fallback" and "tiles" in many.reason
     far = plan_gemm((2, 64, 64), (1 << 45, 64, 1), (2, 64, 64), None)
     assert row(far).loads == "any"  # beyond a tensor map's 2^40 bytes
@@ -334,14 +395,17 @@ def test_large_offsets_do_not_wrap():
     assert values["d_sm"] == 1 << 16
 
 
-@pytest.mark.parametrize("shapes, words", [
-    (((2, 3), (4, 5)), "shapes cannot be multiplied.*\\[2, 3\\].*\\[4, 5\\].*k is 3 in a"),
-    (((3,), (4,)), "k is 3 in a and 4 in b"),
-    (((2, 3), (4,)), "k is 3 in a and 4 in b"),
-    (((), (4,)), "at least 1D, but they are 0D and 1D"),
-    (((2, 3, 4), (5, 4, 6)), "batch dimensions \\[5\\] while those of a are \\[2\\]"),
-    (((2, 3, 4), (2, 5, 6)), "shapes cannot be multiplied"),
-])
+@pytest.mark.parametrize(
+    "shapes, words",
+    [
+        (((2, 3), (4, 5)), "shapes cannot be multiplied.*\\[2, 3\\].*\\[4, 5\\].*k is 3 in a"),
+        (((3,), (4,)), "k is 3 in a and 4 in b"),
+        (((2, 3), (4,)), "k is 3 in a and 4 in b"),
+        (((), (4,)), "at least 1D, but they are 0D and 1D"),
+        (((2, 3, 4), (5, 4, 6)), "batch dimensions \\[5\\] while those of a are \\[2\\]"),
+        (((2, 3, 4), (2, 5, 6)), "shapes cannot be multiplied"),
+    ],
+)
 def test_shape_errors(shapes, words):
     with pytest.raises(RuntimeError, match=words):
         plan_gemm(shapes[0], None, shapes[1], None)
@@ -356,16 +420,22 @@ def test_addend_errors():
         plan_gemm((2, 3), None, (3, 4), None, c_shape=(2, 4), c_dtype="float16", beta=1.0)
 
 
-@pytest.mark.parametrize("m, n, k, want", [
-    (8192, 8192, 512, "pingpong"), (4096, 4096, 4096, "pingpong"), (1024, 1024, 1024, "64x128"),
-    (2048, 2048, 2048, "128x128"), (256, 256, 256, "64x64"),
-])
+@pytest.mark.parametrize(
+    "m, n, k, want",
+    [
+        (8192, 8192, 512, "pingpong"),
+        (4096, 4096, 4096, "pingpong"),
+        (1024, 1024, 1024, "64x128"),
+        (2048, 2048, 2048, "128x128"),
+        (256, 256, 256, "64x64"),
+    ],
+)
 def test_tile_choice_on_a_h200(m, n, k, want):
     """Choices that measurements on the chip support."""
     assert want in nt(m, n, k).kernel
 
 
-# ---- a plan, executed ----------------------------------------------------------------------------
+# ---- a plan, executed -------------------------------------------------------------------------
 
 
 class Memory:
@@ -384,8 +454,7 @@ class Memory:
         assert rest == 0
         reach = start + sum((n - 1) * s for n, s in zip(shape, strides))
         assert 0 <= start and reach < len(self.array), "a plan that leaves its tensor"
-        return np.lib.stride_tricks.as_strided(
-            self.array[start:], shape, [4 * s for s in strides])
+        return np.lib.stride_tricks.as_strided(self.array[start:], shape, [4 * s for s in strides])
 
 
 def random_view(rng, shape, expand=True):
@@ -431,10 +500,15 @@ def execute(plan, memories, transform=lambda x: x):
     nz1 = values["tiles"] // (values["tiles_m"] * values["tiles_n"] * nz0)
     m, n, k = values["m"], values["n"], values["k"]
     for offsets in plan.launch_offsets():
+
         def operand(name, rows, columns, row_field, column_field, offsets=offsets):
             memory = memories[plan.pointers[name]]
-            strides = [values[f"{name}_sz1"], values[f"{name}_sz0"], values.get(row_field, 0),
-                       values.get(column_field, 1)]
+            strides = [
+                values[f"{name}_sz1"],
+                values[f"{name}_sz0"],
+                values.get(row_field, 0),
+                values.get(column_field, 1),
+            ]
             shape = (nz1, nz0, rows, columns)
             strides = [0 if size == 1 else s for size, s in zip(shape, strides)]
             return memory.view(memory.address + offsets[name], shape, strides)
@@ -471,7 +545,7 @@ def random_problem(rng):
     m, n, k = size(), size(), size()
     batch = [rng.choice([1, 2, 3]) for _ in range(rng.choice([0, 0, 1, 2, 3, 4]))]
     drop = lambda dims: [1 if rng.random() < 0.2 else d for d in dims]
-    a_batch, b_batch = drop(batch[rng.randint(0, len(batch)):]), drop(batch)
+    a_batch, b_batch = drop(batch[rng.randint(0, len(batch)) :]), drop(batch)
     if rng.random() < 0.4:
         a_batch, b_batch = b_batch, a_batch
     a_shape = [k] if rng.random() < 0.1 else a_batch + [m, k]
@@ -501,12 +575,16 @@ def check_random_plan(seed):
         options["alpha"] = 0.5
         want = want * 0.5
     if rng.random() < 0.4:
-        c_shape = list(want.shape)[rng.randint(0, want.dim()):]
+        c_shape = list(want.shape)[rng.randint(0, want.dim()) :]
         c = random_view(rng, [1 if rng.random() < 0.2 else s for s in c_shape])
         item = rng.choice([2, 4])
         memories["c"] = Memory(c, next(address), item)
-        options.update(c_shape=c.shape, c_stride=c.stride(), beta=2.0,
-                       c_dtype="float32" if item == 4 else "bfloat16")
+        options.update(
+            c_shape=c.shape,
+            c_stride=c.stride(),
+            beta=2.0,
+            c_dtype="float32" if item == 4 else "bfloat16",
+        )
         want = want + 2 * c.double()
     if rng.random() < 0.4:
         bias = random_view(rng, [rng.choice([n, n, 1])], expand=False)
@@ -519,9 +597,16 @@ def check_random_plan(seed):
         out = random_view(rng, want.shape, expand=False)
         options.update(out_shape=out.shape, out_stride=out.stride())
     memories["out"] = Memory(out, next(address), BYTES[out_dtype])
-    plan = plan_gemm(a.shape, a.stride(), b.shape, b.stride(), device=device, out_dtype=out_dtype,
-                     addresses={name: memory.address for name, memory in memories.items()},
-                     **options)
+    plan = plan_gemm(
+        a.shape,
+        a.stride(),
+        b.shape,
+        b.stride(),
+        device=device,
+        out_dtype=out_dtype,
+        addresses={name: memory.address for name, memory in memories.items()},
+        **options,
+    )
     assert plan.native, plan.reason
     assert plan.out_shape == tuple(want.shape)
     if plan.bias_copy:

@@ -1,5 +1,5 @@
-"""The Triton baseline: its shape rules anywhere, its kernels in Triton's interpreter and compiled for
-GPUs that are not here, and on a GPU the same harness that the hand-written kernels go through.
+"""The Triton baseline: its shape rules anywhere, its kernels in Triton's interpreter and compiled
+for GPUs that are not here, and on a GPU the same harness that the hand-written kernels go through.
 
 Run as a script it is the child process of its own tests: `interpret` and `compile` each need a
 Triton of their own (interpreted, or with a pretended device) and print one JSON line per case.
@@ -35,7 +35,7 @@ def half(*shape, dtype=BF16):
     return torch.zeros(*shape, dtype=dtype)
 
 
-# ---- what a call asks for, without Triton ---------------------------------------------------------
+# ---- what a call asks for, without Triton -------------------------------------------------------
 
 SHAPES = [
     ((5, 7), (7, 3)),
@@ -158,7 +158,7 @@ def test_importing_the_package_does_not_import_triton():
     assert done.stdout == "fine\n", done.stderr
 
 
-# ---- in child processes ---------------------------------------------------------------------------
+# ---- in child processes ---------------------------------------------------------------------
 
 
 def child(mode: str, **env) -> dict[str, dict]:
@@ -245,7 +245,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(name, arch):
         assert result["copy_bytes"] == [16]
 
 
-# ---- on a GPU -------------------------------------------------------------------------------------
+# ---- on a GPU -------------------------------------------------------------------------------
 
 
 def _harness_call():
@@ -347,7 +347,7 @@ def test_empty_and_bad_calls_without_a_gpu():
         triton_baseline.gemm(half(8, 8), half(8, 8), out=half(8, 9))
 
 
-# ---- the child process ----------------------------------------------------------------------------
+# ---- the child process ----------------------------------------------------------------------
 
 
 def _operand(spec, side: int, n: int | None = None) -> torch.Tensor:

@@ -69,7 +69,7 @@ class CudaDevice:
     # Work -------------------------------------------------------------------------------------
 
     def once_ms(self, call: Callable[[int], object], count: int) -> float:
-        """Milliseconds per call of ``count`` eager calls (bound by the host when they are short)."""
+        """Milliseconds per call of ``count`` eager calls (host-bound when they are short)."""
         return self.elapsed_ms(self.submit(self.loop(call, count), spaced=True)) / count
 
     def capture(self, call: Callable[[int], object], launches: int) -> Program:

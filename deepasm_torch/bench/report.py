@@ -41,7 +41,7 @@ HEADER = ("suite", "device", "driver", "torch", "commit", "date", "rows")
 
 
 def short_device_name(name: str) -> str:
-    """A folder name for a device: "NVIDIA H200" -> "h200", "NVIDIA A100-SXM4-80GB" -> "a100-sxm4-80gb"."""
+    """A folder name: "NVIDIA H200" -> "h200", "NVIDIA A100-SXM4-80GB" -> "a100-sxm4-80gb"."""
     words = re.sub(r"\b(nvidia|tesla|geforce|quadro)\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "unknown"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,15 +39,28 @@ class Assembled:
     images: tuple[Image, ...]
 
 
+def _load_cached(cubin: Path, facts: Path) -> tuple[bytes, Report] | None:
+    """A complete cache entry; a damaged one is reported and assembled again."""
+    if not (cubin.is_file() and facts.is_file()):
+        return None
+    try:
+        data, stored = cubin.read_bytes(), json.loads(facts.read_text())
+        if hashlib.sha256(data).hexdigest() != stored.pop("sha256"):
+            raise ValueError("its checksum differs")
+        return data, Report(**{**stored, "notes": tuple(stored["notes"])})
+    except (ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"{cubin} is damaged ({error}); it is assembled again", stacklevel=2)
+        return None
+
+
 def _cached_assemble(assembler: Assembler, cache: Path, text: str, target: str, kernel):
-    """Assemble, or take cubin and report from `cache` when text, target and ptxas are unchanged."""
-    key = hashlib.sha256("\0".join([assembler.version, target, str(kernel.max_regs), text]).encode())
-    cubin, facts = cache / f"{key.hexdigest()}.cubin", cache / f"{key.hexdigest()}.json"
-    if cubin.is_file() and facts.is_file():
-        stored = json.loads(facts.read_text())
-        data = cubin.read_bytes()
-        if hashlib.sha256(data).hexdigest() == stored.pop("sha256"):
-            return data, Report(**{**stored, "notes": tuple(stored["notes"])})
+    """Assemble, or take cubin and report from `cache` when text, target and ptxas are the same."""
+    inputs = "\0".join([assembler.version, target, str(kernel.max_regs), text])
+    key = hashlib.sha256(inputs.encode()).hexdigest()
+    cubin, facts = cache / f"{key}.cubin", cache / f"{key}.json"
+    stored = _load_cached(cubin, facts)
+    if stored is not None:
+        return stored
     data, report = assembler.assemble(text, target, name=kernel.name, max_regs=kernel.max_regs)
     stored = {**report.__dict__, "sha256": hashlib.sha256(data).hexdigest()}
     for path, content in ((cubin, data), (facts, json.dumps(stored).encode())):
@@ -79,15 +93,20 @@ def _kernel_row(item: Assembled, first_image: int) -> str:
     k = item.kernel
     dtype = kernels.gemm.DTYPES[k.dtype]
     return (
-        f'{{"{k.name}", "{k.op}", {k.tier}, {dtype}, \'{k.a_major}\', \'{k.b_major}\', '
-        f'\'{k.d_major}\', "{k.schedule}", '
-        f"{k.bm}, {k.bn}, {k.bk}, {k.stages}, {k.threads}, {k.cluster}, {k.smem}, {item.registers}, "
-        f'"{k.loads}", 0, {first_image}, {len(item.images)}}},\n'
+        f'{{"{k.name}", "{k.op}", {k.tier}, {dtype}, '
+        f"'{k.a_major}', '{k.b_major}', '{k.d_major}', "
+        f'"{k.schedule}", {k.bm}, {k.bn}, {k.bk}, {k.stages}, {k.threads}, {k.cluster}, {k.smem}, '
+        f'{item.registers}, "{k.loads}", 0, {first_image}, {len(item.images)}}},\n'
     )
 
 
-def build(out_dir: str | os.PathLike, jobs: int = 2, ptxas: str | os.PathLike | None = None,
-          table=None, progress=None) -> dict:
+def build(
+    out_dir: str | os.PathLike,
+    jobs: int = 2,
+    ptxas: str | os.PathLike | None = None,
+    table=None,
+    progress=None,
+) -> dict:
     """Assemble the kernel tables into `out_dir`.
 
     Writes `kernels.blob` (raw-deflate streams), `kernel_table.inc`, `image_table.inc`,
@@ -133,13 +152,14 @@ def build(out_dir: str | os.PathLike, jobs: int = 2, ptxas: str | os.PathLike | 
         for image in item.images:
             packed = _deflate(image.data)
             suffix = f"'{image.suffix}'" if image.suffix else "0"
-            image_rows.append(
-                f"{{{image.arch}, {suffix}, {image.kind}, {len(blob)}, {len(packed)}, {len(image.data)}}},\n"
-            )
+            sizes = f"{len(blob)}, {len(packed)}, {len(image.data)}"
+            image_rows.append(f"{{{image.arch}, {suffix}, {image.kind}, {sizes}}},\n")
             blob += packed
     summary = {
         "ptxas": assembler.version,
-        "kernels": {i.kernel.name: {"registers": i.registers, "smem": i.kernel.smem} for i in items},
+        "kernels": {
+            i.kernel.name: {"registers": i.registers, "smem": i.kernel.smem} for i in items
+        },
     }
     version = f'constexpr const char* kPtxasVersion = "{assembler.version}";\n'
     for name, content in (

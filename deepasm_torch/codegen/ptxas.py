@@ -76,7 +76,7 @@ class Report:
     notes: tuple[str, ...]  # C75xx and other advisory lines
 
 
-_NOTE = re.compile(r"\(C7\d\d\d\)|C7\d\d\d\b|[Pp]otential [Pp]erformance [Ll]oss|setmaxnreg ignored")
+_NOTE = re.compile(r"\bC7\d{3}\b|[Pp]otential [Pp]erformance [Ll]oss|setmaxnreg ignored")
 
 
 def parse_report(text: str) -> Report:
@@ -116,8 +116,15 @@ class Assembler:
         out = subprocess.run([self.path, "--help"], capture_output=True, text=True).stdout
         return frozenset(re.findall(r"'(sm_\d+[af]?)'", out))
 
-    def assemble(self, text: str, target: str, *, flags: tuple[str, ...] = (), name: str = "kernel",
-                 max_regs: int | None = None) -> tuple[bytes, Report]:
+    def assemble(
+        self,
+        text: str,
+        target: str,
+        *,
+        flags: tuple[str, ...] = (),
+        name: str = "kernel",
+        max_regs: int | None = None,
+    ) -> tuple[bytes, Report]:
         """Assemble PTX text to a cubin and check the report.
 
         Parameters
@@ -145,7 +152,8 @@ class Assembler:
             source.write_text(text, encoding="utf-8")
             run = subprocess.run(
                 [self.path, "-v", f"-arch={target}", *flags, source, "-o", cubin],
-                capture_output=True, text=True,
+                capture_output=True,
+                text=True,
             )
             said = run.stdout + run.stderr
             if run.returncode != 0:
@@ -157,5 +165,6 @@ class Assembler:
             if max_regs is not None and report.registers > max_regs:
                 faults.append(f"{report.registers} registers, the budget is {max_regs}")
             if faults:
-                raise AssemblyError(f"{name} for {target} (ptxas {self.version}): " + "; ".join(faults))
+                where = f"{name} for {target} (ptxas {self.version})"
+                raise AssemblyError(f"{where}: " + "; ".join(faults))
             return cubin.read_bytes(), report

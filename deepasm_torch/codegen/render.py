@@ -39,7 +39,8 @@ def template_root() -> Path:
         if (root / "sm90").is_dir():
             return root
     raise FileNotFoundError(
-        f"no PTX templates at {package.parent / 'ptx'} or {package / '_ptx'}; reinstall deepasm_torch"
+        f"no PTX templates at {package.parent / 'ptx'} or {package / '_ptx'}; "
+        "reinstall deepasm_torch"
     )
 
 

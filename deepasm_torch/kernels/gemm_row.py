@@ -49,4 +49,5 @@ class GemmKernel:
 
     def __post_init__(self):
         if self.smem > MAX_SMEM[self.tier]:
-            raise ValueError(f"{self.name}: {self.smem} B of shared memory exceed {MAX_SMEM[self.tier]} B")
+            limit = MAX_SMEM[self.tier]
+            raise ValueError(f"{self.name}: {self.smem} B of shared memory exceed {limit} B")

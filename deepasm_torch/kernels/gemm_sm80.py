@@ -106,8 +106,8 @@ class Operand:
     def row_bit(self) -> int:
         """Lane bit that moves ldmatrix down by 8 shared rows; `chunk_bit` moves it by one chunk.
 
-        Lanes 8 q .. 8 q + 7 address matrix q.  mma wants the matrices of a as (m, k) = (0, 0), (8, 0),
-        (0, 8), (8, 8) and those of b as (k, n) = (0, 0), (8, 0), (0, 8), (8, 8).
+        Lanes 8 q .. 8 q + 7 address matrix q.  mma wants the matrices of a as (m, k) = (0, 0),
+        (8, 0), (0, 8), (8, 8) and those of b as (k, n) = (0, 0), (8, 0), (0, 8), (8, 8).
         """
         return 3 if (self.name == "a") == (self.major == "k") else 4
 
@@ -119,8 +119,9 @@ class Operand:
     def fragments(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """[k-step][16-row fragment] -> (xor, offset) from the lane's address in the stage.
 
-        A move along the shared row changes the chunk number, hence the xor (the lane's own chunk bits
-        there are zero); a move down by 16 rows is a multiple of the swizzle period, hence an offset.
+        A move along the shared row changes the chunk number, hence the xor (the lane's own chunk
+        bits there are zero); a move down by 16 rows is a multiple of the swizzle period, hence an
+        offset.
         """
         down, along = FRAGMENT * self.row_bytes, FRAGMENT * 2
         steps, count = self.bk // FRAGMENT, self.warp_extent // FRAGMENT
@@ -258,7 +259,8 @@ def any_kernel(tile: Sm80Tile, dtype: str) -> GemmKernel:
     elements = tile.bm * tile.bk // threads
     if tile.bm != tile.bn or elements != 16 or tile.bk != 32:
         raise ValueError(
-            f"the template loads 16 elements of a 32-wide k-block a thread, not {elements} of {tile}"
+            "the template loads 16 elements of a 32-wide k-block a thread, "
+            f"not {elements} of {tile}"
         )
     return GemmKernel(
         name=f"gemm_sm80_{dtype}_any_{tile.bm}x{tile.bn}x{tile.bk}",

@@ -39,7 +39,8 @@ SM90_TILES = (
     Sm90Tile("pingpong", 64, 128, 8, 1),
     Sm90Tile("pingpong", 64, 64, 12, 1, store_buffers=1),
 )
-# Weight rows on the 64-row side, tokens on the n side: a deep ring of small stages streams the weight.
+# Weight rows on the 64-row side, tokens on the n side: a deep ring of small stages streams the
+# weight.
 SM90_NARROW_TILES = (
     Sm90Tile("pingpong", 64, 8, 24, 1, d_major="m"),
     Sm90Tile("pingpong", 64, 16, 20, 1, d_major="m"),
@@ -75,34 +76,62 @@ def sm90_kernel(tile: Sm90Tile, dtype: str, layout: str) -> GemmKernel:
     # k-major row, or 16 rows of 128 B of an operand whose rows run along k.
     lbo = {"k": 1, "mn": bk * SM90_ROW // 16}
     values = dict(
-        consumers=consumers, rows=rows, m_atoms=m_atoms, wait_depth=tile.wait_depth,
-        producer_regs=tile.producer_regs, consumer_regs=tile.consumer_regs,
-        store_buffers=tile.store_buffers, acc=m_atoms * tile.bn // 2,
-        stage_bytes=stage, b_offset=a_bytes, store_offset=store, bias_offset=bias,
-        full_offset=full, empty_offset=empty, box_bytes=box,
+        consumers=consumers,
+        rows=rows,
+        m_atoms=m_atoms,
+        wait_depth=tile.wait_depth,
+        producer_regs=tile.producer_regs,
+        consumer_regs=tile.consumer_regs,
+        store_buffers=tile.store_buffers,
+        acc=m_atoms * tile.bn // 2,
+        stage_bytes=stage,
+        b_offset=a_bytes,
+        store_offset=store,
+        bias_offset=bias,
+        full_offset=full,
+        empty_offset=empty,
+        box_bytes=box,
         epilogue=f"include/epilogue_sm90{'' if tile.d_major == 'n' else '_t'}.ptx.j2",
-        a_boxes=1 if a_major == "k" else tile.bm // 64, a_box_bytes=BOX_BYTES,
-        b_boxes=1 if b_major == "k" else tile.bn // 64, b_box_bytes=BOX_BYTES,
+        a_boxes=1 if a_major == "k" else tile.bm // 64,
+        a_box_bytes=BOX_BYTES,
+        b_boxes=1 if b_major == "k" else tile.bn // 64,
+        b_box_bytes=BOX_BYTES,
         a_k_step=2 if a_major == "k" else 16 * SM90_ROW // 16,
         b_k_step=2 if b_major == "k" else 16 * SM90_ROW // 16,
         a_m_step=64 * SM90_ROW // 16,  # next 64 rows: the next atom in either majorness
         a_lbo=lbo["k"] if a_major == "k" else lbo["mn"],
         b_lbo=lbo["k"] if b_major == "k" else lbo["mn"],
-        trans_a=int(a_major == "m"), trans_b=int(b_major == "n"),
+        trans_a=int(a_major == "m"),
+        trans_b=int(b_major == "n"),
         desc_hi=(1024 // 16) | (1 << 30),  # stride between 8-row groups; swizzle mode 128 B
     )
     return GemmKernel(
         name=f"gemm_sm90_{dtype}_{layout}_{tile.bm}x{tile.bn}x{bk}_{tile.schedule}"
         + ("_t" if tile.d_major == "m" else ""),
-        template="sm90/gemm.ptx.j2", tier=90, dtype=dtype, a_major=a_major, b_major=b_major,
-        schedule=tile.schedule, bm=tile.bm, bn=tile.bn, bk=bk, stages=tile.stages,
-        threads=128 * (1 + consumers), smem=end, loads="tma", max_regs=168, values=values,
+        template="sm90/gemm.ptx.j2",
+        tier=90,
+        dtype=dtype,
+        a_major=a_major,
+        b_major=b_major,
+        schedule=tile.schedule,
+        bm=tile.bm,
+        bn=tile.bn,
+        bk=bk,
+        stages=tile.stages,
+        threads=128 * (1 + consumers),
+        smem=end,
+        loads="tma",
+        max_regs=168,
+        values=values,
         d_major=tile.d_major,
     )
 
 
 SM90_KERNELS = tuple(
-    sm90_kernel(tile, dtype, layout) for tile in SM90_TILES for dtype in DTYPES for layout in LAYOUTS
+    sm90_kernel(tile, dtype, layout)
+    for tile in SM90_TILES
+    for dtype in DTYPES
+    for layout in LAYOUTS
 ) + tuple(
     # the tokens are k-major (b), the weight either way (a)
     sm90_kernel(tile, dtype, layout)

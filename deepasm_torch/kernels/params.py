@@ -84,7 +84,9 @@ GEMM_FLAGS = {
 
 
 def fast_divisor(d: int) -> tuple[int, int]:
-    """(mul, shift) with  a // d == (mulhi(a, mul) + a) >> shift  for 0 <= a < 2**31 (Granlund, Montgomery).
+    """(mul, shift) with  a // d == (mulhi(a, mul) + a) >> shift  for 0 <= a < 2**31.
+
+    Source: Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.
 
     Kernels divide by run-time constants at the start of each tile; a division instruction sequence
     there delays the first load by some hundred cycles.
@@ -101,10 +103,18 @@ def raster(tiles_m: int, tiles_n: int, batch: int, nz0: int, group_m: int) -> di
     groups = -(-tiles_m // group_m)
     last = tiles_m - (groups - 1) * group_m
     return dict(
-        nz0=nz0, tiles_m=tiles_m, tiles_n=tiles_n, tiles=tiles_m * tiles_n * batch, group_m=group_m,
-        per_batch=tiles_m * tiles_n, span=group_m * tiles_n, last_rows=last,
-        div_batch=fast_divisor(tiles_m * tiles_n), div_nz0=fast_divisor(nz0),
-        div_span=fast_divisor(group_m * tiles_n), div_rows=fast_divisor(group_m),
+        nz0=nz0,
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        tiles=tiles_m * tiles_n * batch,
+        group_m=group_m,
+        per_batch=tiles_m * tiles_n,
+        span=group_m * tiles_n,
+        last_rows=last,
+        div_batch=fast_divisor(tiles_m * tiles_n),
+        div_nz0=fast_divisor(nz0),
+        div_span=fast_divisor(group_m * tiles_n),
+        div_rows=fast_divisor(group_m),
         div_last=fast_divisor(last),
     )
 
@@ -135,17 +145,34 @@ def layout(fields=GEMM_PARAMS) -> Layout:
     return Layout(offsets, -(-end // align_max) * align_max)
 
 
+_C_PROLOGUE = """\
+// Generated from deepasm_torch/kernels/params.py.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace deepasm {
+
+struct alignas(128) TensorMapBytes {
+  unsigned char bytes[128];
+};
+
+// a / d == (mulhi(a, mul) + a) >> shift for a < 2^31
+struct FastDivisor {
+  uint32_t mul, shift;
+};
+
+struct alignas(128) GemmParams {"""
+
+
 def c_header(fields=GEMM_PARAMS, flags=GEMM_FLAGS) -> str:
     """The block as a C++ header: struct, offset checks, flag constants."""
     lay = layout(fields)
-    out = ["// Generated from deepasm_torch/kernels/params.py.", "#pragma once", "#include <cstddef>",
-           "#include <cstdint>", "", "namespace deepasm {", "",
-           "struct alignas(128) TensorMapBytes {", "  unsigned char bytes[128];", "};", "",
-           "// a / d == (mulhi(a, mul) + a) >> shift for a < 2^31", "struct FastDivisor {",
-           "  uint32_t mul, shift;", "};", "", "struct alignas(128) GemmParams {"]
+    out = [_C_PROLOGUE]
     out += [f"  {KINDS[kind][2]} {name};  // {text}" for name, kind, text in fields]
     out += ["};", ""]
-    out += [f"static_assert(offsetof(GemmParams, {name}) == {lay.offsets[name]});" for name, *_ in fields]
+    for name, *_ in fields:
+        out.append(f"static_assert(offsetof(GemmParams, {name}) == {lay.offsets[name]});")
     out += [f"static_assert(sizeof(GemmParams) == {lay.size});", "", "namespace gemm_flags {"]
     for name, (bit, width) in flags.items():
         out.append(f"constexpr uint32_t {name}_shift = {bit};")

@@ -7,8 +7,8 @@ The bound for an element is
         products, or of a random partial sum after every 16 products, whichever is more.
 
 The last term matters for fp32 outputs: torch may split a long sum over several accumulators, and
-in a tile with a handful of elements, or a sum that cancels, its largest error can be near zero.  Nothing is averaged over the whole matrix, so one
-wrong tile among thousands shows.
+in a tile with a handful of elements, or a sum that cancels, its largest error can be near zero.
+Nothing is averaged over the whole matrix, so one wrong tile among thousands shows.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ def _compare(case, got, x: Operands, tile) -> compare.Verdict:
         bias=x.bias and x.bias.view.abs(),
         c=x.c and x.c.view.abs(),
     )
-    return compare.tile_verdict(got, want, peer.expand_as(got), magnitude.expand_as(got), tile, case.k)
+    return compare.tile_verdict(
+        got, want, peer.expand_as(got), magnitude.expand_as(got), tile, case.k
+    )
 
 
 def check_gemm(
