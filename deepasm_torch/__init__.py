@@ -7,6 +7,7 @@
     fallbacks, reset_fallbacks, counters
                                      what torch computed instead, and what was launched
     warmup, set_max_sms, max_sms     load kernels early; leave SMs to others
+    emulate                          run the kernels themselves on CPU tensors, in NumPy
     native                           the committed table of what runs on our own kernels
     planning, kernels, codegen       plans and kernels as data, for tools
 
@@ -21,6 +22,7 @@ __all__ = [
     "Activation",
     "__version__",
     "counters",
+    "emulate",
     "explain",
     "fallbacks",
     "functional",
@@ -48,6 +50,12 @@ if _library.torch_usable:
         warmup,
     )
     from .support import explain, is_supported
+
+    def emulate(**options):
+        """`emulator.emulate`: CPU tensors run the kernels a GPU would, with every check on."""
+        from .emulator import emulate as context  # needs NumPy, which torch does not bring
+
+        return context(**options)
 
     settings.log_from_environment()
     flops.register_when_imported()

@@ -1,0 +1,1 @@
+"""Statements to Python functions, one per basic block."""
