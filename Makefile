@@ -11,7 +11,7 @@ HAS_TORCH := $(shell $(PYTHON) -c "import re, torch; print(int(tuple(map(int, re
 
 ifeq ($(HAS_TORCH),1)
 PY := $(PYTHON)
-ENVIRONMENT := build/.environment
+ENVIRONMENT := build/environment-$(subst /,-,$(shell command -v $(PYTHON)))
 else
 PY := .venv/bin/python
 ENVIRONMENT := .venv/.environment
@@ -37,12 +37,13 @@ bench: build
 build: $(ENVIRONMENT)
 	$(PY) setup.py -q build_ext --inplace
 
-lint:
-	ruff check .
-	ruff format --check .
-	clang-format --dry-run --Werror csrc/*.cpp csrc/*.h
+lint: $(ENVIRONMENT)
+	$(PY) -m pip install -q ruff==0.14.0 clang-format==19.1.7
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	"$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/clang-format" --dry-run --Werror csrc/*.cpp csrc/*.h
 
-build/.environment: pyproject.toml
+build/environment-%: pyproject.toml
 	@mkdir -p build
 	$(PY) -m pip install -q $(BUILD_NEEDS) $(TEST_NEEDS)
 	@touch $@

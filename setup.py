@@ -62,8 +62,8 @@ def import_codegen():
     return importlib.import_module("deepasm_torch.codegen")
 
 
-def torch_folder():
-    """Folder of the installed torch, after checking that it is new enough."""
+def find_torch():
+    """(folder, version) of the installed torch, after checking that it is new enough."""
     wanted = ".".join(map(str, TORCH_MINIMUM))
     try:
         import torch
@@ -75,7 +75,18 @@ def torch_folder():
     found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if found < TORCH_MINIMUM:
         stop(f"it needs torch >= {wanted} (the stable ABI), found {torch.__version__}; upgrade it.")
-    return Path(torch.__file__).resolve().parent
+    return Path(torch.__file__).resolve().parent, torch.__version__
+
+
+def compiler_version(compiler):
+    """What the compiler says about itself; also the place where a missing one is noticed."""
+    try:
+        done = subprocess.run(
+            [*compiler, "--version"], check=True, capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        stop(f"the C++ compiler does not run ({error}). Install g++, or name another one in CXX.")
+    return done.stdout.partition("\n")[0]
 
 
 def copy_templates():
@@ -126,22 +137,22 @@ class BuildKernelsAndModule(build_ext):
         kernels, objects = work / "kernels", work / "csrc"
         for folder in (kernels, objects):
             folder.mkdir(parents=True, exist_ok=True)
-        torch = torch_folder()
+        torch, torch_version = find_torch()
         with open(work / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two builds of one tree would mix their objects
-            self.build_locked(ext, jobs, torch, kernels, objects)
+            self.build_locked(ext, jobs, torch, torch_version, kernels, objects)
 
-    def build_locked(self, ext, jobs, torch, kernels, objects):
+    def build_locked(self, ext, jobs, torch, torch_version, kernels, objects):
         log("assembling kernels")
         codegen = import_codegen()
         ptxas = os.environ.get("DEEPASM_PTXAS") or None
         summary = codegen.build(kernels, jobs=jobs, ptxas=ptxas)
         log(f"{len(summary['kernels'])} kernels, ptxas {summary['ptxas']}")
-        compiled = self.compile(ext, jobs, torch, kernels, objects)
+        compiled = self.compile(ext, jobs, torch, torch_version, kernels, objects)
         self.link(ext, torch, compiled)
         copy_templates()
 
-    def compile(self, ext, jobs, torch, kernels, objects):
+    def compile(self, ext, jobs, torch, torch_version, kernels, objects):
         compiler = shlex.split(os.environ.get("CXX", "g++"))
         flags = [
             "-std=c++17",
@@ -166,8 +177,11 @@ class BuildKernelsAndModule(build_ext):
             sysconfig.get_path("include"),
             *shlex.split(os.environ.get("CXXFLAGS", "")),
         ]
-        # A change of flags, headers' location or compiler rebuilds everything.
-        stamp, wanted = objects / "flags.txt", shlex.join(compiler + flags)
+        # A change of flags, headers or compiler rebuilds everything.  A wheel's files carry the
+        # dates of its making, so an upgrade in place does not show in the headers' times.
+        versions = [f"torch {torch_version}", compiler_version(compiler)]
+        stamp = objects / "flags.txt"
+        wanted = "\n".join([shlex.join(compiler + flags), *versions])
         if not stamp.is_file() or stamp.read_text() != wanted:
             for stale in objects.glob("*.o"):
                 stale.unlink()

@@ -12,6 +12,11 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A description that no tensor and no GPU can have; a Python ValueError.
+struct DescriptionError : Error {
+  using Error::Error;
+};
+
 inline void append(std::string* text, const std::string& v) { *text += v; }
 inline void append(std::string* text, const char* v) { *text += v; }
 inline void append(std::string* text, char v) { *text += v; }

@@ -115,7 +115,7 @@ class ShapeWitness {
     args.a.sizes = sizes[0], args.a.strides = strides[0], args.a.ndim = static_cast<int>(ndim[0]);
     args.b.sizes = sizes[1], args.b.strides = strides[1], args.b.ndim = static_cast<int>(ndim[1]);
     GemmProblem problem;
-    describe_gemm(args, &problem);
+    prepare_problem(args, nullptr, &problem);
   }
 
  private:

@@ -2,6 +2,7 @@
 // answers matters, so it leaves out whatever all candidates share.
 #include <algorithm>
 
+#include "gemm_fill.h"
 #include "gemm_plan.h"
 
 namespace deepasm {
@@ -36,11 +37,6 @@ struct CostModel {
 
 constexpr CostModel kModel;
 
-// Extents are below 2^31 here, and a 32-bit division is several times faster.
-uint32_t ceil_div(int64_t a, int b) {
-  return (static_cast<uint32_t>(a) + static_cast<uint32_t>(b) - 1) / static_cast<uint32_t>(b);
-}
-
 bool is_consumer(const PlanTarget& target) {
   return target.cc_major == 12 || (target.cc_major == 8 && target.cc_minor != 0);
 }
@@ -63,10 +59,10 @@ double gemm_cost(int variant, int64_t m, int64_t n, int64_t k, int64_t batch,
   const KernelInfo& kernel = kernel_info(variant);
   const KernelTraits& traits = kernel_traits(variant);
   int sms = target.max_sms > 0 ? std::min(target.max_sms, target.sms) : target.sms;
-  double tiles = static_cast<double>(ceil_div(m, kernel.bm)) * ceil_div(n, kernel.bn) * batch;
+  double tiles = static_cast<double>(tile_count(m, kernel.bm)) * tile_count(n, kernel.bn) * batch;
   // Tiles of the busiest SM.
   double waves = static_cast<double>(static_cast<int64_t>((tiles + sms - 1) / sms));
-  double k_blocks = ceil_div(k, kernel.bk);
+  double k_blocks = tile_count(k, kernel.bk);
   double area = static_cast<double>(kernel.bm * kernel.bn);
   double macs = area * kernel.bk;
   double load = (kernel.bm + kernel.bn) * kernel.bk * 2 * (1 / model.l2_bytes_per_cycle);

@@ -4,17 +4,10 @@
 
 #include "error.h"
 #include "json.h"
+#include "options.h"
 
 namespace deepasm {
 namespace {
-
-bool meet(const TensorSpec& x, const TensorSpec& y) {
-  if (!x.given || !y.given || x.address == 0 || y.address == 0) return false;
-  uint64_t x_first, x_last, y_first, y_last;
-  byte_range(x.view(), &x_first, &x_last);
-  byte_range(y.view(), &y_first, &y_last);
-  return x_first < y_last && y_first < x_last;
-}
 
 // `solved` is what the kernel computes: `p` itself, or its transposed twin.
 void write_problem(Json& json, const GemmProblem& p, const GemmProblem& solved) {
@@ -87,6 +80,35 @@ void write_kernel(Json& json, const GemmProblem& p, const GemmPlan& plan) {
   json.end_list();
 }
 
+// What no tensor and no GPU has: the planner counts on their absence.
+void check_query(const PlanQuery& query) {
+  struct Named {
+    const char* name;
+    const TensorSpec& spec;
+  };
+  for (const Named& x : {Named{"a", query.a}, Named{"b", query.b}, Named{"bias", query.bias},
+                         Named{"c", query.c}, Named{"out", query.out}}) {
+    for (size_t i = 0; i < x.spec.sizes.size(); ++i) {
+      bool size = x.spec.sizes[i] < 0;
+      if (!size && x.spec.strides[i] >= 0) continue;
+      throw DescriptionError(cat("plan_gemm: ", x.name, " has ", size ? "size " : "stride ",
+                                 size ? x.spec.sizes[i] : x.spec.strides[i], " in dimension ", i,
+                                 ", expected 0 or more, as every torch tensor has; describe the "
+                                 "tensor by its own .shape and .stride()"));
+    }
+  }
+  if (query.target.sms < 1) {
+    throw DescriptionError(cat("plan_gemm: the device has ", query.target.sms,
+                               " multiprocessors, expected 1 or more; give DeviceRecord the real "
+                               "sms, and limit a launch with max_sms"));
+  }
+  std::string error;
+  if (!check_option("tier", query.target.tier_limit, &error) ||
+      !check_option("max_sms", query.target.max_sms, &error)) {
+    throw DescriptionError(cat("plan_gemm: ", error));
+  }
+}
+
 }  // namespace
 
 TensorView TensorSpec::view() const {
@@ -99,6 +121,8 @@ TensorView TensorSpec::view() const {
 }
 
 std::string plan_json(const PlanQuery& query) {
+  check_query(query);
+  check_activation(query.activation);
   Json json;
   json.begin_object();
   auto finish = [&](const char* route, const std::string& reason) {
@@ -125,19 +149,12 @@ std::string plan_json(const PlanQuery& query) {
                        dtype_name(args.a.dtype), fits);
   }
   GemmProblem problem;
-  describe_gemm(args, &problem);
+  TensorView out = query.out.view();
+  prepare_problem(args, query.out.given ? &out : nullptr, &problem);
 
   bool out_copy = false, empty = out_numel(problem) == 0;
   if (problem.bias_copy) use_bias_copy(&problem, 0);
-  if (query.out.given) {
-    GemmProblem direct = problem;
-    TensorView out = query.out.view();
-    bool aliased = meet(query.out, query.a) || meet(query.out, query.b) ||
-                   meet(query.out, query.bias) || meet(query.out, query.c);
-    out_copy = aliased || !surely_no_overlap(out) ||
-               set_output(&direct, out.data, out.strides) == OutUse::kCopy;
-    if (!out_copy) problem = direct;
-  }
+  if (query.out.given && !empty) out_copy = use_output(args, out, &problem) == OutUse::kCopy;
   if (!query.out.given || out_copy) {
     int64_t strides[kMaxDims];
     contiguous_strides(problem, strides);

@@ -24,7 +24,7 @@ Major classify(uint64_t base, int64_t inner, int64_t s_inner, int64_t outer, int
     result.why = "row stride not a multiple of 8 elements";
   } else if (outer != 1 && s_outer < inner) {
     result.why = "rows overlap";
-  } else if (outer != 1 && s_outer * 2 >= kMaxMapStride) {
+  } else if (outer != 1 && s_outer >= kMaxMapStride / 2) {
     result.why = "row stride of 2^40 bytes or more";
   } else {
     result.ok = true;
@@ -48,9 +48,9 @@ bool tma_can_store(const GemmProblem& p, const Lines& d) {
   int size = element_size(p.out_dtype);
   // TMA stores clip at 16-byte granularity: a line must end on one, or its tail would be written.
   if (p.d % 16 != 0 || d.length * size % 16 != 0) return false;
-  if (d.pitch * size % 16 != 0 || d.pitch * size >= kMaxMapStride) return false;
+  if (d.pitch * size % 16 != 0 || d.pitch >= kMaxMapStride / size) return false;
   for (int i = 0; i < p.n_batch; ++i) {
-    if (p.batch[i].d * size % 16 != 0 || p.batch[i].d * size >= kMaxMapStride) return false;
+    if (p.batch[i].d * size % 16 != 0 || p.batch[i].d >= kMaxMapStride / size) return false;
   }
   return true;
 }
@@ -178,8 +178,8 @@ void fill_params(const GemmProblem& p, const KernelInfo& kernel, const Classes& 
 Classes classify_operands(const GemmProblem& p) {
   bool a_batch = true, b_batch = true;
   for (int i = 0; i < p.n_batch; ++i) {
-    a_batch &= p.batch[i].a % kChunk == 0 && p.batch[i].a * 2 < kMaxMapStride;
-    b_batch &= p.batch[i].b % kChunk == 0 && p.batch[i].b * 2 < kMaxMapStride;
+    a_batch &= p.batch[i].a % kChunk == 0 && p.batch[i].a < kMaxMapStride / 2;
+    b_batch &= p.batch[i].b % kChunk == 0 && p.batch[i].b < kMaxMapStride / 2;
   }
   Classes classes;
   classes.a_k = classify(p.a, p.k, p.a_sk, p.m, p.a_sm, a_batch);
@@ -208,9 +208,9 @@ void split_batch(const GemmProblem& p, BatchDim* z0, BatchDim* z1, GemmPlan* pla
   for (int i = 0; i < p.n_batch; ++i) {
     if (i == big[0] || i == big[1]) continue;
     const BatchDim& dim = p.batch[i];
-    plan->loop[plan->loop_dims++] = {dim.size, dim.a * 2, dim.b * 2, dim.c * c_size,
-                                     dim.d * d_size};
-    plan->launches *= dim.size;
+    plan->loop[plan->loop_dims++] = {dim.size, saturating_mul(dim.a, 2), saturating_mul(dim.b, 2),
+                                     saturating_mul(dim.c, c_size), saturating_mul(dim.d, d_size)};
+    plan->launches = saturating_mul(plan->launches, dim.size);
   }
 }
 

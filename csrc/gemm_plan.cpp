@@ -84,6 +84,15 @@ std::string refusal_text(Refusal refusal, const KernelInfo& kernel, int variant,
   return "";
 }
 
+// The model gives tiles of one size the same cost up to rounding, wherever their long side lies.
+// Then a kernel that writes along m wins, in either order: its deeper ring streams b.
+bool is_better(double cost, bool along_m, const GemmPlan& best) {
+  constexpr double kTie = 1.0001;
+  const bool best_along_m = kernel_traits(best.variant).along_m;
+  if (along_m == best_along_m) return cost < best.cost;
+  return along_m ? cost <= best.cost * kTie : cost * kTie < best.cost;
+}
+
 }  // namespace
 
 bool plan_gemm(const GemmProblem& p, const PlanTarget& target, int forced, GemmPlan* plan,
@@ -148,8 +157,7 @@ bool plan_gemm(const GemmProblem& p, const PlanTarget& target, int forced, GemmP
     }
     if (why != Refusal::kNone) {
       refused = i, refusal = why;
-    } else if (plan->kernel == nullptr || cost < plan->cost ||
-               (along_m && cost == plan->cost)) {  // a tie by tile, but the deeper ring streams b
+    } else if (plan->kernel == nullptr || is_better(cost, along_m, *plan)) {
       plan->kernel = &kernel;
       plan->variant = i;
       plan->cost = cost;

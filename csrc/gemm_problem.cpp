@@ -96,6 +96,12 @@ void remove_batch_dim(GemmProblem* p, int at) {
   --p->n_batch;
 }
 
+// True when one step of the outer dimension continues where `size` steps of the inner one end.
+bool steps_over(int64_t outer, int64_t inner, int64_t size) {
+  int64_t whole;
+  return !__builtin_mul_overflow(inner, size, &whole) && outer == whole;
+}
+
 // A batch dimension that b does not have becomes more rows, when a, c and d step through it as if
 // it were rows already.
 void fold_into_m(GemmProblem* p) {
@@ -103,9 +109,9 @@ void fold_into_m(GemmProblem* p) {
   for (int i = p->n_batch - 1; i >= 0;) {
     const BatchDim& dim = p->batch[i];
     // With one row any a stride will do, but 0: rows of stride 0 would need the slowest kernel.
-    bool rows =
-        p->m == 1 ? dim.a != 0
-                  : (dim.a == p->a_sm * p->m && dim.c == p->c_sm * p->m && dim.d == p->d_sm * p->m);
+    bool rows = p->m == 1 ? dim.a != 0
+                          : (steps_over(dim.a, p->a_sm, p->m) && steps_over(dim.c, p->c_sm, p->m) &&
+                             steps_over(dim.d, p->d_sm, p->m));
     if (dim.b != 0 || !rows || dim.size > kMaxRows / p->m) {
       --i;
       continue;
@@ -122,9 +128,9 @@ void merge_batch_dims(GemmProblem* p) {
     BatchDim& outer = p->batch[i];
     const BatchDim& inner = p->batch[i + 1];
     int64_t size = inner.size;
-    if (outer.a == inner.a * size && outer.b == inner.b * size && outer.c == inner.c * size &&
-        outer.d == inner.d * size) {
-      outer = {outer.size * size, inner.a, inner.b, inner.c, inner.d};
+    if (steps_over(outer.a, inner.a, size) && steps_over(outer.b, inner.b, size) &&
+        steps_over(outer.c, inner.c, size) && steps_over(outer.d, inner.d, size)) {
+      outer = {saturating_mul(outer.size, size), inner.a, inner.b, inner.c, inner.d};
       remove_batch_dim(p, i + 1);
     }
   }
@@ -150,24 +156,67 @@ void bias_through_c(GemmProblem* p) {
   for (int i = 0; i < p->n_batch; ++i) p->batch[i].c = 0;
 }
 
-}  // namespace
-
-const char* dtype_name(DType type) {
-  static const char* const names[] = {"torch.bfloat16", "torch.float16", "torch.float32",
-                                      "another dtype"};
-  return names[static_cast<int>(type)];
+void check_out(const TensorView& out, const GemmProblem& problem) {
+  bool same = out.ndim == problem.out_ndim;
+  for (int i = 0; same && i < problem.out_ndim; ++i) {
+    same = out.sizes[i] == problem.out_sizes[i];
+  }
+  if (!same) {
+    TensorView want;
+    want.sizes = problem.out_sizes, want.ndim = problem.out_ndim;
+    fail("gemm: out has shape ", shape_text(out), ", expected ", shape_text(want),
+         "; allocate it with that shape (deepasm_torch.functional resizes out= as torch does)");
+  }
+  for (int i = 0; i < out.ndim; ++i) {
+    if (out.sizes[i] > 1 && out.strides[i] == 0) {
+      fail(
+          "gemm: unsupported operation: more than one element of out refers to a single memory "
+          "location (dimension ",
+          i, " has stride 0); pass out.contiguous() or a fresh tensor");
+    }
+  }
 }
 
-void check_addend_dtype(const char* name, const char* given, const char* like, bool fits) {
-  if (fits) return;
-  fail("gemm: ", name, " has dtype ", given, ", expected ", like,
-       " (like a and b) or torch.float32; convert it with ", name, ".to(a.dtype)");
+int64_t saturating_add(int64_t x, int64_t y) {
+  int64_t sum;
+  return __builtin_add_overflow(x, y, &sum) ? INT64_MAX : sum;
 }
 
-std::string shape_text(const TensorView& view) {
-  std::string text = "[";
-  for (int i = 0; i < view.ndim; ++i) text += cat(i ? ", " : "", view.sizes[i]);
-  return text + "]";
+// True when no two indices of a tensor can address the same element.
+bool surely_no_overlap(const TensorView& view) {
+  int order[kMaxDims];
+  int n = 0;
+  for (int i = 0; i < view.ndim; ++i) {
+    if (view.sizes[i] == 0) return true;
+    if (view.sizes[i] != 1) order[n++] = i;
+  }
+  std::sort(order, order + n, [&](int x, int y) { return view.strides[x] < view.strides[y]; });
+  int64_t reach = 0;  // highest offset that the dimensions so far can reach
+  for (int i = 0; i < n; ++i) {
+    int64_t stride = view.strides[order[i]];
+    if (stride <= reach) return false;
+    reach = saturating_add(reach, saturating_mul(stride, view.sizes[order[i]] - 1));
+  }
+  return true;
+}
+
+// First and one-past-last byte that a tensor can touch.
+void byte_range(const TensorView& view, uint64_t* first, uint64_t* last) {
+  int64_t reach = 0;
+  for (int i = 0; i < view.ndim; ++i) {
+    reach = saturating_add(reach, saturating_mul(view.sizes[i] - 1, view.strides[i]));
+  }
+  int64_t bytes = saturating_mul(saturating_add(reach, 1), element_size(view.dtype));
+  *first = view.data;
+  *last = view.data + std::min(static_cast<uint64_t>(bytes), UINT64_MAX - view.data);
+}
+
+bool share_bytes(const TensorView& x, const TensorView& y) {
+  if (x.data == 0 || y.data == 0) return false;
+  uint64_t x_first, x_last, y_first, y_last;
+  byte_range(x, &x_first, &x_last);
+  byte_range(y, &y_first, &y_last);
+  return x_first < y_last && y_first < x_last;
 }
 
 void describe_gemm(const GemmArgs& args, GemmProblem* p) {
@@ -198,6 +247,40 @@ void describe_gemm(const GemmArgs& args, GemmProblem* p) {
   p->bias_copy = p->has_bias && p->has_c && p->bias_stride != 1 && p->n != 1;
 }
 
+}  // namespace
+
+const char* dtype_name(DType type) {
+  static const char* const names[] = {"torch.bfloat16", "torch.float16", "torch.float32",
+                                      "another dtype"};
+  return names[static_cast<int>(type)];
+}
+
+void check_addend_dtype(const char* name, const char* given, const char* like, bool fits) {
+  if (fits) return;
+  fail("gemm: ", name, " has dtype ", given, ", expected ", like,
+       " (like a and b) or torch.float32; convert it with ", name, ".to(a.dtype)");
+}
+
+void check_activation(int64_t activation) {
+  constexpr int kActivations = 5;
+  if (activation < 0 || activation >= kActivations) {
+    fail("gemm: activation is ", activation,
+         ", expected 0 (none), 1 (relu), 2 (gelu_tanh), "
+         "3 (gelu_erf), 4 (silu); apply another one to the result");
+  }
+}
+
+std::string shape_text(const TensorView& view) {
+  std::string text = "[";
+  for (int i = 0; i < view.ndim; ++i) text += cat(i ? ", " : "", view.sizes[i]);
+  return text + "]";
+}
+
+void prepare_problem(const GemmArgs& args, const TensorView* out, GemmProblem* problem) {
+  describe_gemm(args, problem);
+  if (out != nullptr) check_out(*out, *problem);
+}
+
 void use_bias_copy(GemmProblem* p, uint64_t data) {
   p->bias = data;
   p->bias_stride = 1;
@@ -205,7 +288,10 @@ void use_bias_copy(GemmProblem* p, uint64_t data) {
 
 int64_t out_numel(const GemmProblem& p) {
   int64_t count = 1;
-  for (int i = 0; i < p.out_ndim; ++i) count *= p.out_sizes[i];
+  for (int i = 0; i < p.out_ndim; ++i) {
+    if (p.out_sizes[i] == 0) return 0;
+    count = saturating_mul(count, p.out_sizes[i]);
+  }
   return count;
 }
 
@@ -213,7 +299,7 @@ void contiguous_strides(const GemmProblem& p, int64_t* strides) {
   int64_t step = 1;
   for (int i = p.out_ndim - 1; i >= 0; --i) {
     strides[i] = step;
-    step *= std::max<int64_t>(p.out_sizes[i], 1);
+    step = saturating_mul(step, std::max<int64_t>(p.out_sizes[i], 1));
   }
 }
 
@@ -241,36 +327,21 @@ OutUse set_output(GemmProblem* p, uint64_t data, const int64_t* strides) {
   return OutUse::kDirect;
 }
 
+OutUse use_output(const GemmArgs& args, const TensorView& out, GemmProblem* p) {
+  bool aliased = share_bytes(out, args.a) || share_bytes(out, args.b) ||
+                 (args.has_bias && share_bytes(out, args.bias)) ||
+                 (args.has_c && share_bytes(out, args.c));
+  if (aliased || !surely_no_overlap(out)) return OutUse::kCopy;
+  GemmProblem direct = *p;
+  if (set_output(&direct, out.data, out.strides) == OutUse::kCopy) return OutUse::kCopy;
+  *p = direct;
+  return OutUse::kDirect;
+}
+
 void transposed_twin(const GemmProblem& problem, GemmProblem* twin) {
   *twin = problem;
   transpose(twin);
   twin->transposed = !problem.transposed;
-}
-
-bool surely_no_overlap(const TensorView& view) {
-  int order[64];
-  int n = 0;
-  for (int i = 0; i < view.ndim && i < 64; ++i) {
-    if (view.sizes[i] == 0) return true;
-    if (view.sizes[i] != 1) order[n++] = i;
-  }
-  std::sort(order, order + n, [&](int x, int y) { return view.strides[x] < view.strides[y]; });
-  int64_t reach = 0;  // highest offset that the dimensions so far can reach
-  for (int i = 0; i < n; ++i) {
-    if (view.strides[order[i]] <= reach) return false;
-    reach += view.strides[order[i]] * (view.sizes[order[i]] - 1);
-  }
-  return true;
-}
-
-void byte_range(const TensorView& view, uint64_t* first, uint64_t* last) {
-  int64_t reach = 0;
-  *first = *last = view.data;
-  for (int i = 0; i < view.ndim; ++i) {
-    if (view.sizes[i] == 0) return;
-    reach += (view.sizes[i] - 1) * view.strides[i];
-  }
-  *last = view.data + static_cast<uint64_t>(reach + 1) * element_size(view.dtype);
 }
 
 }  // namespace deepasm

@@ -61,9 +61,19 @@ struct GemmProblem {
 // Throws unless `fits`: bias and c have a's dtype or float32.
 void check_addend_dtype(const char* name, const char* given, const char* like, bool fits);
 
-// Shape rules of torch.matmul, plus bias (1-D, size n or 1) and c (broadcastable).  Fills
-// everything but d and the flags that depend on it.  Throws Error in the words of checks.py.
-void describe_gemm(const GemmArgs& args, GemmProblem* problem);
+void check_activation(int64_t activation);
+
+// Shape rules of torch.matmul, plus bias (1-D, size n or 1) and c (broadcastable), and `out` (exact
+// shape, no element twice) unless it is null.  Fills everything but d and the flags that depend on
+// it.  Throws Error in the words of checks.py.
+void prepare_problem(const GemmArgs& args, const TensorView* out, GemmProblem* problem);
+
+// x * y for numbers that are not negative, INT64_MAX instead of a wrapped product: described
+// tensors, and expanded ones, can have more elements than 64 bits count.
+inline int64_t saturating_mul(int64_t x, int64_t y) {
+  int64_t product;
+  return __builtin_mul_overflow(x, y, &product) ? INT64_MAX : product;
+}
 
 // Number of output elements.
 int64_t out_numel(const GemmProblem& problem);
@@ -80,17 +90,16 @@ void use_bias_copy(GemmProblem* problem, uint64_t data);
 // problem, then normalises: drops size-1 dimensions, folds batch into m, merges batch dimensions.
 OutUse set_output(GemmProblem* problem, uint64_t data, const int64_t* strides);
 
+// set_output for the caller's tensor.  kCopy, with the problem left as it was, when the kernels
+// cannot write it, when it may overlap itself, or when it shares bytes with an input.  Tensors at
+// address 0 share bytes with nothing: their place is not known.
+OutUse use_output(const GemmArgs& args, const TensorView& out, GemmProblem* problem);
+
 // The transposed problem, for kernels that write d along m; its bias belongs to m.
 void transposed_twin(const GemmProblem& problem, GemmProblem* twin);
 
 // Row-major strides for out_sizes.
 void contiguous_strides(const GemmProblem& problem, int64_t* strides);
-
-// True when no two indices of a tensor can address the same element.
-bool surely_no_overlap(const TensorView& view);
-
-// First and one-past-last byte that a tensor can touch; an empty tensor has first == last.
-void byte_range(const TensorView& view, uint64_t* first, uint64_t* last);
 
 std::string shape_text(const TensorView& view);
 

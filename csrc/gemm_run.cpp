@@ -142,40 +142,6 @@ Tensor fall_back(GemmCall& call, const Tensor* out, const std::string& reason) {
   return finish_reference(call, out);
 }
 
-void check_out(const Metadata& out, const Inputs& in, const GemmProblem& problem) {
-  check_same_device("out", in.a, out);
-  bool same = out.view.ndim == problem.out_ndim;
-  for (int i = 0; same && i < problem.out_ndim; ++i) {
-    same = out.view.sizes[i] == problem.out_sizes[i];
-  }
-  if (!same) {
-    TensorView want;
-    want.sizes = problem.out_sizes, want.ndim = problem.out_ndim;
-    fail("gemm: out has shape ", shape_text(out.view), ", expected ", shape_text(want),
-         "; allocate it with that shape (deepasm_torch.functional resizes out= as torch does)");
-  }
-  for (int i = 0; i < out.view.ndim; ++i) {
-    if (out.view.sizes[i] > 1 && out.view.strides[i] == 0) {
-      fail(
-          "gemm: unsupported operation: more than one element of out refers to a single memory "
-          "location (dimension ",
-          i, " has stride 0); pass out.contiguous() or a fresh tensor");
-    }
-  }
-}
-
-bool ranges_meet(const TensorView& x, const TensorView& y) {
-  uint64_t x_first, x_last, y_first, y_last;
-  byte_range(x, &x_first, &x_last);
-  byte_range(y, &y_first, &y_last);
-  return x_first < y_last && y_first < x_last;
-}
-
-bool writes_into_input(const TensorView& out, const GemmArgs& args) {
-  return ranges_meet(out, args.a) || ranges_meet(out, args.b) ||
-         (args.has_bias && ranges_meet(out, args.bias)) || (args.has_c && ranges_meet(out, args.c));
-}
-
 PlanTarget plan_target(const DeviceInfo& device) {
   const Options& o = options();
   return {device.cc_major, device.cc_minor, device.sms,  device.smem_per_block,
@@ -240,15 +206,6 @@ void check_dtypes(int32_t a, int32_t b) {
   }
 }
 
-void check_activation(int64_t activation) {
-  constexpr int kActivations = 5;
-  if (activation < 0 || activation >= kActivations) {
-    fail("gemm: activation is ", activation,
-         ", expected 0 (none), 1 (relu), 2 (gelu_tanh), "
-         "3 (gelu_erf), 4 (silu); apply another one to the result");
-  }
-}
-
 Tensor run_gemm(GemmCall& call, const Tensor* out) {
   Inputs in{};
   read_inputs(call, &in);
@@ -256,7 +213,10 @@ Tensor run_gemm(GemmCall& call, const Tensor* out) {
     fail("gemm: a is on ", device_name(in.a), ", expected a CUDA device");
   }
   Metadata out_meta{};
-  if (out != nullptr) out_meta = read_metadata(*out);
+  if (out != nullptr) {
+    out_meta = read_metadata(*out);
+    check_same_device("out", in.a, out_meta);
+  }
   int32_t out_dtype = out != nullptr        ? out_meta.dtype
                       : call.out_dtype >= 0 ? call.out_dtype
                                             : in.a.dtype;
@@ -279,8 +239,7 @@ Tensor run_gemm(GemmCall& call, const Tensor* out) {
   const char* foreign = not_native(in.args);
   if (foreign == nullptr) read_addresses(call, &in.args);
   GemmProblem problem;
-  describe_gemm(in.args, &problem);
-  if (out != nullptr) check_out(out_meta, in, problem);
+  prepare_problem(in.args, out != nullptr ? &out_meta.view : nullptr, &problem);
   int64_t strides[kMaxDims];
   if (out_numel(problem) == 0) {
     return out != nullptr ? Tensor() : allocate_out(problem, in.a, out_dtype, strides);
@@ -301,13 +260,7 @@ Tensor run_gemm(GemmCall& call, const Tensor* out) {
   bool through_copy = false;
   if (out != nullptr) {
     out_meta.view.data = output_address(*out);
-    GemmProblem direct = problem;
-    if (!writes_into_input(out_meta.view, in.args) && surely_no_overlap(out_meta.view) &&
-        set_output(&direct, out_meta.view.data, out_meta.view.strides) == OutUse::kDirect) {
-      problem = direct;
-    } else {
-      through_copy = true;
-    }
+    through_copy = use_output(in.args, out_meta.view, &problem) == OutUse::kCopy;
   }
   if (out == nullptr || through_copy) {
     result = allocate_out(problem, in.a, out_dtype, strides);

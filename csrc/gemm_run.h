@@ -19,8 +19,6 @@ struct GemmCall {
 // Throws unless a and b have one supported dtype; needs no shapes.
 void check_dtypes(int32_t a, int32_t b);
 
-void check_activation(int64_t activation);
-
 // The CUDA kernel of every gemm op.  Returns the result, or nothing when it went into `out`.
 Tensor run_gemm(GemmCall& call, const Tensor* out);
 

@@ -34,6 +34,8 @@ constexpr KernelInfo kKernels[] = {
 #include "kernel_table.inc"
 };
 
+#include "ptxas_version.inc"
+
 constexpr ImageInfo kImages[] = {
 #include "image_table.inc"
 };
@@ -174,6 +176,7 @@ CUresult load_image(const Driver& cu, const KernelInfo& kernel, int image, CUfun
     code = cu.cuFuncSetAttribute(*function, kFuncMaxDynamicSharedSize, kernel.smem);
   }
   if (code != kCudaSuccess) {
+    if (module != nullptr) cu.cuModuleUnload(module);
     *function = nullptr;
     *error = cat(step, ": ", driver_error_text(cu, code));
     if (log[0] != '\0') *error += cat(" [", log, "]");
@@ -189,6 +192,7 @@ std::string arch_name(const ImageInfo& image) {
   return name;
 }
 
+const char* ptxas_version() { return kPtxasVersion; }
 int kernel_count() { return kKernelCount; }
 const ImageInfo& image_info(int index) { return kImages[index]; }
 const KernelInfo& kernel_info(int index) { return kKernels[index]; }

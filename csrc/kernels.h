@@ -24,7 +24,6 @@ struct KernelInfo {
   int smem;  // dynamic shared memory, bytes
   int regs;
   const char* loads;  // "tma", "cp16" or "any"
-  int params;         // which parameter block; 0 is GemmParams
   int first_image, images;
 };
 
@@ -52,6 +51,7 @@ constexpr uint8_t layout_bit(char a_major, char b_major) {
   return static_cast<uint8_t>((a_major == 'm' ? 2 : 0) + (b_major == 'n' ? 1 : 0));
 }
 
+const char* ptxas_version();  // of the ptxas that assembled the images
 int kernel_count();
 const KernelTraits& kernel_traits(int index);
 const KernelInfo& kernel_info(int index);
@@ -84,8 +84,9 @@ void count_kernel_launch(int kernel, int launches);
 long long kernel_launches(int kernel);
 void reset_kernel_launches();
 
-// kernels_report.cpp: the table, and what is known about a device, as JSON.
+// kernels_report.cpp: the table, what it was built with, and what is known about a device, as JSON.
 std::string kernels_json();
+std::string build_json();
 std::string device_json(int index);
 
 // The unpacked bytes of an embedded image, for tests.  Throws Error when it is damaged.

@@ -31,6 +31,12 @@ std::string kernels_json() {
   return json.text();
 }
 
+std::string build_json() {
+  Json json;
+  json.begin_object().field("kernels", kernel_count()).field("ptxas", ptxas_version());
+  return json.end_object().text();
+}
+
 std::string device_json(int index) {
   const Driver& cu = driver();
   const DeviceInfo& device = device_info(index);

@@ -31,6 +31,8 @@ template <class F>
 PyObject* guarded(F&& body) {
   try {
     return body();
+  } catch (const deepasm::DescriptionError& error) {
+    return raise(PyExc_ValueError, error.what());
   } catch (const std::exception& error) {
     return PyErr_Occurred() ? nullptr : raise(PyExc_RuntimeError, error.what());
   }
@@ -51,6 +53,10 @@ class WithoutGil {
 
 PyObject* kernels(PyObject*, PyObject*) {
   return guarded([] { return to_python(deepasm::kernels_json()); });
+}
+
+PyObject* build_info(PyObject*, PyObject*) {
+  return guarded([] { return to_python(deepasm::build_json()); });
 }
 
 PyObject* device_record(PyObject*, PyObject* args) {
@@ -193,6 +199,7 @@ PyObject* inflate(PyObject*, PyObject* args) {
 
 PyMethodDef kMethods[] = {
     {"kernels", kernels, METH_NOARGS, "The kernel table, as JSON."},
+    {"build_info", build_info, METH_NOARGS, "How many kernels, by which ptxas, as JSON."},
     {"plan_gemm", plan_gemm, METH_VARARGS, "Plan a described GEMM; see deepasm_torch.planning."},
     {"device_record", device_record, METH_VARARGS, "What is known about a CUDA device, as JSON."},
     {"warmup", warmup, METH_VARARGS, "Load every kernel that runs on a CUDA device."},

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -11,12 +12,19 @@
 namespace deepasm {
 namespace {
 
+// Once per process: each variable is read once.
+void warn_ignored(const char* name, const char* text, const char* expected) {
+  std::fprintf(stderr, "deepasm_torch: %s=%s is ignored: expected %s\n", name, text, expected);
+}
+
 int env_int(const char* name, int fallback) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return fallback;
   char* end = nullptr;
   long value = std::strtol(text, &end, 10);
-  return *end == '\0' && value >= 0 && value <= 1 << 20 ? static_cast<int>(value) : fallback;
+  if (end != text && *end == '\0' && value >= 0 && value <= 1 << 20) return static_cast<int>(value);
+  warn_ignored(name, text, "a whole number from 0 (no limit) to 1048576");
+  return fallback;
 }
 
 int env_flag(const char* name) {
@@ -27,9 +35,13 @@ int env_flag(const char* name) {
 
 int env_tier() {
   const char* text = std::getenv("DEEPASM_TIER");
-  if (text == nullptr) return 0;
-  if (std::strncmp(text, "sm", 2) == 0) text += 2;
-  return std::strcmp(text, "80") == 0 ? 80 : std::strcmp(text, "90") == 0 ? 90 : 0;
+  if (text == nullptr || *text == '\0') return 0;
+  std::string name(text);
+  for (char& c : name) c = 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (name == "sm80" || name == "80") return 80;
+  if (name == "sm90" || name == "90") return 90;
+  warn_ignored("DEEPASM_TIER", text, "sm80 or sm90; unset, the GPU decides");
+  return 0;
 }
 
 // One mutex for the text of the last fallback: fallbacks are slow anyway.
@@ -71,30 +83,26 @@ bool get_option(const std::string& name, int* value) {
   return true;
 }
 
-bool set_option(const std::string& name, int value, std::string* error) {
-  Options& o = options();
+bool check_option(const std::string& name, int value, std::string* error) {
   if (name == "disable") {
-    if (value != 0 && value != 1) {
-      *error = cat("option disable: got ", value, ", expected 0 or 1");
-      return false;
-    }
-    o.disable = value;
+    if (value == 0 || value == 1) return true;
+    *error = cat("option disable: got ", value, ", expected 0 or 1");
   } else if (name == "tier") {
-    if (value != 0 && value != 80 && value != 90) {
-      *error = cat("option tier: got ", value, ", expected 0 (automatic), 80 or 90");
-      return false;
-    }
-    o.tier = value;
+    if (value == 0 || value == 80 || value == 90) return true;
+    *error = cat("option tier: got ", value, ", expected 0 (automatic), 80 or 90");
   } else if (name == "max_sms") {
-    if (value < 0) {
-      *error = cat("option max_sms: got ", value, ", expected 0 (all) or a positive count");
-      return false;
-    }
-    o.max_sms = value;
+    if (value >= 0) return true;
+    *error = cat("option max_sms: got ", value, ", expected 0 (all) or a positive count");
   } else {
     *error = cat("no option named '", name, "'; there are disable, tier and max_sms");
-    return false;
   }
+  return false;
+}
+
+bool set_option(const std::string& name, int value, std::string* error) {
+  if (!check_option(name, value, error)) return false;
+  Options& o = options();
+  (name == "disable" ? o.disable : name == "tier" ? o.tier : o.max_sms) = value;
   return true;
 }
 
@@ -119,7 +127,7 @@ void OpCounter::read(long long out[3], std::string* last_reason) const {
 }
 
 OpCounter& gemm_counter() {
-  static OpCounter counter("gemm");
+  static OpCounter counter;
   return counter;
 }
 

@@ -15,26 +15,23 @@ struct Options {
 
 Options& options();
 
-// False when there is no option of that name; set_option also refuses a value out of range and
-// says what is allowed in `error`.
+// False when there is no option of that name; check_option and set_option also refuse a value out
+// of range and say what is allowed in `error`.
 bool get_option(const std::string& name, int* value);
+bool check_option(const std::string& name, int value, std::string* error);
 bool set_option(const std::string& name, int value, std::string* error);
 
 class OpCounter {
  public:
-  explicit OpCounter(const char* op) : op_(op) {}
-
   void launched(int count) { launches_.fetch_add(count, std::memory_order_relaxed); }
   void copied() { copies_.fetch_add(1, std::memory_order_relaxed); }
   void fell_back(const std::string& reason);
 
-  const char* op() const { return op_; }
   void reset();
   // launches, fallbacks, copies (of an output or a bias that a kernel cannot address in place)
   void read(long long out[3], std::string* last_reason) const;
 
  private:
-  const char* op_;
   std::atomic<long long> launches_{0}, fallbacks_{0}, copies_{0};
 };
 

@@ -106,12 +106,6 @@ void call_op(const char* name, const char* overload, StableIValue* stack) {
   check_shim(torch_call_dispatcher(name, overload, stack, TORCH_ABI_VERSION), name);
 }
 
-Tensor Tensor::share() const {
-  AtenTensorHandle copy = nullptr;
-  check_shim(aoti_torch_new_tensor_handle(handle_, &copy), "aoti_torch_new_tensor_handle");
-  return Tensor(copy);
-}
-
 StableIValue box_optional(Tensor&& tensor) {
   if (!tensor) return 0;
   return new_cell(reinterpret_cast<StableIValue>(tensor.release()));

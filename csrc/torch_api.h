@@ -30,7 +30,6 @@ class Tensor {
   AtenTensorHandle get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }
   AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
-  Tensor share() const;  // another reference to the same tensor
 
  private:
   AtenTensorHandle handle_ = nullptr;

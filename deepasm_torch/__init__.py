@@ -11,8 +11,9 @@
     native                           the committed table of what runs on our own kernels
     planning, kernels, codegen       plans and kernels as data, for tools
 
-Importing needs torch, never initialises CUDA, and succeeds when the compiled part cannot be loaded:
-the first use of an op then raises an ImportError that says what to do.
+Importing needs torch, never initialises CUDA, and succeeds when the compiled part cannot be loaded,
+or when torch has moved something that the package relies on: the first use of an op then raises an
+ImportError that says what to do.
 """
 
 from . import _library
@@ -38,18 +39,23 @@ __all__ = [
 ]
 
 if _library.torch_usable:
-    from . import flops, functional, native, ops, planning, settings
-    from .checks import Activation
-    from .overriding import override
-    from .settings import (
-        counters,
-        fallbacks,
-        max_sms,
-        reset_fallbacks,
-        set_max_sms,
-        warmup,
-    )
-    from .support import explain, is_supported
+    try:
+        from . import flops, functional, native, ops, planning, settings
+        from .checks import Activation
+        from .overriding import override
+        from .settings import (
+            counters,
+            fallbacks,
+            max_sms,
+            reset_fallbacks,
+            set_max_sms,
+            warmup,
+        )
+        from .support import explain, is_supported
+    except Exception as cause:  # a name that moved can fail in many ways
+        _library.give_up(cause)
+
+if _library.torch_usable:
 
     def emulate(**options):
         """`emulator.emulate`: CPU tensors run the kernels a GPU would, with every check on."""

@@ -75,6 +75,34 @@ def _load():
         load_error.__cause__ = cause
 
 
+def give_up(cause: BaseException) -> None:
+    """Keep the reason why the Python part cannot be imported; ops raise it when they are used.
+
+    It relies on a few names of torch that are not public, which a later torch may move.
+    """
+    global C, load_error, torch_usable
+    torch = sys.modules["torch"]
+    torch_usable = False
+    if C is not None or load_error is None:
+        C = None
+        load_error = ImportError(
+            f"deepasm_torch does not work with torch {torch.__version__}: "
+            f"{type(cause).__name__}: {cause}\n"
+            "It relies on internals of torch that this version does not have (any more). Upgrade "
+            "deepasm_torch, or install an earlier torch (>= {}.{}).\n".format(*MINIMUM_TORCH)
+            + "`python -m deepasm_torch info` shows what was found."
+        )
+        load_error.__cause__ = cause
+
+    def refuse(*args, **kwargs):
+        require()
+
+    # The compiled module has defined the ops, and some of their Python kernels may be missing.
+    refuse.default = refuse.out = refuse
+    for name in ("gemm", "_gemm", "_addmm"):
+        setattr(torch.ops.deepasm, name, refuse)
+
+
 def require():
     """Return the compiled module; raise the kept ImportError when there is none."""
     if C is None:

@@ -61,6 +61,18 @@ def _requires_grad(*tensors) -> bool:
     return any(t is not None and t.requires_grad for t in tensors)
 
 
+def check_out_tangents(name: str, *tensors) -> None:
+    """Refuse out= where forward mode would lose a tangent, by torch's own exception."""
+    if forward_ad._current_level < 0:
+        return
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise NotImplementedError(
+            f"{name}: functions with out=... arguments don't support forward-mode AD, but one of "
+            "the arguments has a tangent; call it without out, or pass "
+            "torch.autograd.forward_ad.unpack_dual(...).primal"
+        )
+
+
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which sums and activation derivatives are computed."""
     return dtype if dtype == torch.float64 else torch.float32

@@ -1,4 +1,6 @@
-"""Gives exceptions their own types back after they passed through the compiled Autograd kernel.
+"""The Python entries of the ops: exceptions keep their types, tangents are not lost.
+
+Both make up for what the compiled Autograd kernel cannot do.
 
 The compiled module reaches Python kernels through torch's C shims, which turn every exception into
 a RuntimeError (and before torch 2.13 lose its text).  Control flow depends on the types:
@@ -6,6 +8,9 @@ activation checkpointing stops a recomputation with an exception, memory-hungry 
 torch.OutOfMemoryError, and a KeyboardInterrupt must stay one.  So a Python kernel that the compiled
 module calls keeps what it raises, and the Python entry of the op, which the call came through,
 raises that again.
+
+Without grad mode it goes straight to the CUDA kernel, which knows no tangents, while forward-mode
+AD works under no_grad too.  So inside a forward-AD level the entry takes a differentiable detour.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import sys
 import threading
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 
 _kept = threading.local()
 
@@ -35,8 +41,11 @@ def keeping(kernel):
     return call
 
 
-def _restoring(entry):
+def _restoring(entry, detour=None):
     def call(*args, **kwargs):
+        if forward_ad._current_level >= 0 and detour is not None and "out" not in kwargs:
+            if not torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+                return detour(*args, **kwargs)
         try:
             return entry(*args, **kwargs)
         except RuntimeError as error:
@@ -53,8 +62,12 @@ def _restoring(entry):
 _ENTRY = _restoring(None).__code__
 
 
-def restore_types(packet) -> None:
-    """Make the Python entries of an op (the packet and its overloads) restore exception types."""
+def wrap_entries(packet, detour=None) -> None:
+    """Make the Python entries of an op (the packet and its overloads) restore exception types.
+
+    `detour`, if given, replaces calls without out that forward mode could meet under no_grad; it
+    takes the arguments of the op.
+    """
     for entry in (packet, *(getattr(packet, name) for name in packet.overloads())):
         if getattr(entry._op, "__code__", None) is not _ENTRY:
-            entry._op = _restoring(entry._op)
+            entry._op = _restoring(entry._op, detour)

@@ -136,6 +136,7 @@ def _kernels(findings: list[str]) -> dict | None:
     images = [image for row in rows for image in row.get("images", ())]
     return {
         "count": len(rows),
+        "assembled_by": f"ptxas {json.loads(compiled.build_info())['ptxas']}",
         "by_op": dict(Counter(row["op"] for row in rows)),
         "by_tier": {f"sm{k}": v for k, v in sorted(Counter(row["tier"] for row in rows).items())},
         "images": dict(
@@ -279,7 +280,12 @@ def render(sections: dict, findings: list[str]) -> str:
         if not section:
             lines.append(f"{name}: {'not available' if section is None else 'none set'}")
             continue
-        lines.append(f"{name}:")
+        if name == "kernels" and "assembled_by" in section:
+            section = dict(section)
+            count, by = section.pop("count"), section.pop("assembled_by")
+            lines.append(f"kernels: {count}, assembled by {by}")
+        else:
+            lines.append(f"{name}:")
         lines += [f"  {line}" for line in _lines(section)]
     devices = sections.get("devices") or {}
     if not devices.get("list"):

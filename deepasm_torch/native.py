@@ -31,6 +31,8 @@ class Row:
     """One promise.
 
     launches : deepasm kernel launches of a native row
+    tiers : tier of the kernel of each launch, lowest first; below the row's own tier only where no
+        tensor map can describe an operand (a step in both dimensions, no 16-byte alignment)
     others : kernels of torch beside them, at most: activation derivatives, bias sums, conversions
     """
 
@@ -41,6 +43,7 @@ class Row:
     direction: str  # "forward" or "backward"
     native: bool
     launches: int = 0
+    tiers: tuple[int, ...] = ()
     others: int = 0
     note: str = ""
 
@@ -125,6 +128,7 @@ class _Feature:
     build: Callable
     forward: int = 1  # launches
     backward: int = 2  # launches when all of a, b, bias and c need a gradient
+    unmapped: tuple[int, int] = (0, 0)  # forward, backward: launches with operands TMA cannot read
     others: int = 0  # torch kernels in backward
     note: str = ""
 
@@ -153,16 +157,23 @@ _FEATURES = (
         others=3,
         note="the gradient of a is summed in float32; the fold of dz for b copies",
     ),
-    _Feature("odd sizes", _case((67, 45), (45, 33)), note="rows are not 16-byte multiples"),
+    _Feature(
+        "odd sizes",
+        _case((67, 45), (45, 33)),
+        unmapped=(1, 2),
+        note="rows are not 16-byte multiples",
+    ),
     _Feature(
         "odd storage offset",
         _case((_M, _K + 1), (_K + 1, _N), a_view=lambda t: t[:, 1:], b_view=lambda t: t[1:]),
+        unmapped=(1, 1),
         others=4,
         note="autograd pads the gradient of a slice",
     ),
     _Feature(
         "steps in both dimensions",
         _case((2 * _M, 2 * _K), (_K, _N), a_view=lambda t: t[::2, ::2]),
+        unmapped=(1, 1),
         others=4,
         note="autograd pads the gradient of a slice",
     ),
@@ -200,9 +211,11 @@ def _rows():
     for feature in _FEATURES:
         for dtype in _HALF + _TORCH:
             for tier in TIERS:
-                for direction in ("forward", "backward"):
+                for index, direction in enumerate(("forward", "backward")):
                     native = dtype in _HALF
                     launches = getattr(feature, direction) if native else 0
+                    lower = feature.unmapped[index] if native else 0
+                    tiers = (TIERS[0],) * lower + (tier,) * (launches - lower)
                     others = feature.others if native and direction == "backward" else 0
                     note = feature.note if direction == "backward" or feature.others == 0 else ""
                     yield Row(
@@ -213,6 +226,7 @@ def _rows():
                         direction,
                         native,
                         launches,
+                        tiers,
                         others,
                         note if native else "torch's own kernels, counted as fallbacks",
                     )

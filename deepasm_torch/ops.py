@@ -112,9 +112,15 @@ def _addmm(a, b, bias, c, alpha, beta, activation, out_dtype):
     return autograd.apply(a, b, bias, c, alpha, beta, activation, out_dtype)
 
 
+def _gemm_with_tangents(a, b, bias=None, *, activation=0, out_dtype=None):
+    """gemm where tangents must survive without grad mode (see `errors`)."""
+    return _ops._addmm(a, b, bias, None, 1.0, 0.0, activation, out_dtype)
+
+
 def _gemm_out_autograd(keyset, a, b, bias=None, *, activation=0, out):
     checks.check_layout(a=a, b=b, bias=bias, out=out)
     checks.check_out_grad("gemm", a, b, bias, out)
+    autograd.check_out_tangents("gemm", a, b, bias, out)
     _ops.gemm.out.redispatch(
         keyset & torch._C._after_autograd_keyset, a, b, bias, activation=activation, out=out
     )
@@ -257,8 +263,8 @@ def _register():
         impl("gemm", gemm, kind)
         impl("_addmm", addmm, kind)
 
-    for packet in (_ops.gemm, _ops._gemm):
-        errors.restore_types(packet)
+    errors.wrap_entries(_ops.gemm, _gemm_with_tangents)
+    errors.wrap_entries(_ops._gemm)
 
     impl("gemm", _gemm_functorch, _FUNCTORCH)
     impl("_gemm", _internal_functorch, _FUNCTORCH)

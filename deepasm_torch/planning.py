@@ -40,7 +40,7 @@ _ALIASES = {
     "float": "float32",
 }
 _OTHER = 3
-_ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _contiguous(shape) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(int(size), 1)
+        step = min(step * max(int(size), 1), _INT64_MAX)
     return tuple(reversed(strides))
 
 
@@ -321,7 +321,8 @@ def plan_gemm(
     RuntimeError
         For arguments that the op itself refuses, in the same words.
     ValueError
-        For a description that makes no sense.
+        For a description that makes no sense: negative sizes or strides, a GPU without
+        multiprocessors, an option out of range.
     """
     record = _device(device)
     dtype = _dtype_name(dtype)

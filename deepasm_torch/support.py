@@ -48,18 +48,19 @@ class Explanation:
 
     @property
     def tile(self) -> tuple[int, int, int] | None:
-        """Rows, columns and depth of the kernel's tile."""
+        """Rows and columns of the call's output that one tile covers, and the depth of a step."""
         if not self.native:
             return None
         row = KERNELS[self.plan.variant]
-        return row.bm, row.bn, row.bk
+        return (row.bn, row.bm, row.bk) if self.plan.transposed else (row.bm, row.bn, row.bk)
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.device}: {self.route}"]
         plan = self.plan
         if plan is not None:
             batch = "".join(f"{size} x " for size in plan.batch)
-            lines.append(f"  problem  {batch}{plan.m} x {plan.n} x {plan.k} (M x N x K)")
+            m, n = (plan.n, plan.m) if _column_major(plan) else (plan.m, plan.n)
+            lines.append(f"  problem  {batch}{m} x {n} x {plan.k} (M x N x K)")
         if self.native:
             tile = " x ".join(map(str, self.tile))
             lines.append(f"  kernel   {plan.kernel} (tier sm{plan.tier}, tile {tile})")
@@ -259,13 +260,32 @@ def _reason(plan) -> str:
     return text
 
 
+def _few_rows(plan) -> bool:
+    """The kernel computes the transpose of the planned problem, which has few rows."""
+    return plan.native and KERNELS[plan.variant].d_major == "m"
+
+
+def _column_major(plan) -> bool:
+    """The planned problem is the transpose of the call: out is written along its columns."""
+    return plan.native and plan.transposed != _few_rows(plan)
+
+
 def _notes(plan) -> list[str]:
     notes = []
     if plan.out_copy:
         notes.append("computed into a temporary and copied: no kernel can write out as it is")
     if plan.bias_copy:
         notes.append("bias is copied first: kernels read a contiguous vector of N elements")
-    if plan.transposed:
+    if _few_rows(plan) and _column_major(plan):
+        notes.append(
+            "few columns: a takes the 64-row side, which writes the column-major out as it is"
+        )
+    elif _few_rows(plan):
+        notes.append(
+            "computed transposed (out^T = b^T a^T), because of few rows: the weight takes the "
+            "64-row side"
+        )
+    elif plan.transposed:
         notes.append("computed transposed (out^T = b^T a^T), because out is column-major")
     if plan.launches > 1:
         notes.append(f"{plan.launches} launches: more than two batch dimensions that do not merge")

@@ -305,6 +305,20 @@ def test_refused_cubins_are_replaced_by_ptx(fake_cuda):
         assert kernel["loaded_from"].startswith(f"PTX {arch}, compiled by the driver in")
 
 
+def test_module_of_a_refused_kernel_is_unloaded(fake_cuda, tmp_path):
+    log = tmp_path / "log"
+    code = (
+        "import os, torch, deepasm_torch._C as C\n"
+        "C.device_record(0)\n"
+        "os.environ['FAKE_SMEM'] = '1024'  # from now on cuFuncSetAttribute refuses\n"
+        "try: C.warmup(0)\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    text = with_fake(fake_cuda, code, FAKE_CC="9.0", FAKE_SMEM="232448", FAKE_LOG=str(log))
+    assert "cuFuncSetAttribute(max dynamic shared memory): " in text
+    assert log.read_text().splitlines().count("cuModuleUnload") == 1
+
+
 def test_refusing_everything_is_one_error(fake_cuda):
     record = warm_up(fake_cuda, FAKE_CC="9.0", FAKE_REFUSE="cubin,ptx")
     assert "no kernel could be loaded" in record["error"]
@@ -367,6 +381,48 @@ def test_options_from_the_environment():
     )
     env = {"DEEPASM_DISABLE": "1", "DEEPASM_TIER": "sm80", "DEEPASM_MAX_SMS": "16"}
     assert run_python(code, **env).split() == ["1", "80", "16"]
+
+
+@pytest.mark.parametrize(
+    "name, option, value, want, warned",
+    [
+        ("DEEPASM_TIER", "tier", "SM80", 80, False),
+        ("DEEPASM_TIER", "tier", "90", 90, False),
+        ("DEEPASM_TIER", "tier", "", 0, False),
+        ("DEEPASM_TIER", "tier", "foo", 0, True),
+        ("DEEPASM_TIER", "tier", "sm70", 0, True),
+        ("DEEPASM_MAX_SMS", "max_sms", "12", 12, False),
+        ("DEEPASM_MAX_SMS", "max_sms", "many", 0, True),
+        ("DEEPASM_MAX_SMS", "max_sms", "12x", 0, True),
+        ("DEEPASM_MAX_SMS", "max_sms", "-1", 0, True),
+        ("DEEPASM_MAX_SMS", "max_sms", " ", 0, True),
+    ],
+)
+def test_values_in_the_environment_that_mean_nothing(name, option, value, want, warned):
+    code = (
+        "import os, sys, torch; os.dup2(1, 2); import deepasm_torch._C as C;"
+        f"print([C.get_option({option!r}) for _ in range(3)], flush=True)"
+    )
+    *warnings, answer = run_python(code, **{name: value}).splitlines()
+    assert answer == str([want] * 3)
+    assert len(warnings) == warned
+    if warned:
+        assert warnings[0].startswith(f"deepasm_torch: {name}={value} is ignored: expected ")
+
+
+def test_build_info_names_the_ptxas():
+    import io
+    from contextlib import redirect_stdout
+
+    from deepasm_torch import cli
+
+    built = json.loads(C.build_info())
+    assert built["kernels"] == len(KERNELS)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", built["ptxas"])
+    text = io.StringIO()
+    with redirect_stdout(text):
+        cli.main(["info"])
+    assert f"kernels: {len(KERNELS)}, assembled by ptxas {built['ptxas']}\n" in text.getvalue()
 
 
 # ---- errors that cross the C boundary ------------------------------------------------------------

@@ -1,21 +1,18 @@
-"""Building and shipping (cases I02, I03, R10): what the binary imports, and the assembly cache.
+"""Building and shipping (cases I02, I03, R10): one binary everywhere, and the assembly cache.
 
-I01, the isolated build and the wheel, is in test_build.py.
+I01 (the isolated build and the wheel) and the rest of I03 (symbols of torch, CUDA and the C++
+library) are in test_build.py.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import os
-import re
 from pathlib import Path
 
 import torch
 from harness import isolated
 from harness.elf import read_elf
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Names of the stable ABI that look private (Misc/stable_abi.toml of CPython).
 STABLE_ABI = {
     "_PyArg_ParseTuple_SizeT",
@@ -27,49 +24,14 @@ STABLE_ABI = {
 }
 
 
-def _binary() -> Path:
+def test_i03_limited_python_api():
     from deepasm_torch import _C
 
-    return Path(_C.__file__)
-
-
-def test_i03_only_stable_symbols():
-    """No C++ symbol of torch, nothing of CUDA: one binary for every torch, GPU or not."""
-    elf = read_elf(_binary())
-    mangled = sorted(
-        s for s in elf.imported if re.match(r"_ZN?K?(St)?\d*(2at|3c10|5torch|6caffe2)", s)
-    )
-    assert not mangled, f"unstable torch symbols: {mangled[:5]}"
-    cuda = sorted(s for s in elf.imported if re.match(r"(cu|cuda|nvrtc|cublas)[A-Z]", s))
-    assert not cuda, f"CUDA symbols: {cuda[:5]}"
-    in_cpu_builds = {"aoti_torch_device_type_cuda"}  # a constant
-    only_in_cuda_torch = sorted(
-        s for s in elf.imported - elf.weak - in_cpu_builds if "cuda" in s.lower()
-    )
-    assert not only_in_cuda_torch, f"a CPU build of torch lacks {only_in_cuda_torch}"
-    assert not [lib for lib in elf.needed if re.search(r"cuda|nvrtc|cublas|c10", lib)]
-
-
-def test_i03_limited_python_api():
-    assert _binary().name.endswith(".abi3.so")
+    binary = Path(_C.__file__)
     private = sorted(
-        s for s in read_elf(_binary()).imported if s.startswith("_Py") and s not in STABLE_ABI
+        s for s in read_elf(binary).imported if s.startswith("_Py") and s not in STABLE_ABI
     )
-    assert not private, f"outside of the limited API: {private}"
-
-
-def test_i03_glibc_floor(record_property):
-    """manylinux_2_28 (GLIBC 2.28, GLIBCXX 3.4.25): asserted for release wheels, else reported."""
-    floor = {}
-    for version in read_elf(_binary()).versions:
-        name, _, number = version.partition("_")
-        if re.fullmatch(r"[\d.]+", number):
-            parts = tuple(map(int, number.split(".")))
-            floor[name] = max(floor.get(name, (0,)), parts)
-    record_property("floor", json.dumps(floor))
-    assert floor.get("GLIBC", (0,)) >= (2, 2), f"no GLIBC versions found: {floor}"
-    if os.environ.get("DEEPASM_RELEASE"):
-        assert floor["GLIBC"] <= (2, 28) and floor.get("GLIBCXX", (0,)) <= (3, 4, 25), floor
+    assert binary.name.endswith(".abi3.so") and not private, f"not in the limited API: {private}"
 
 
 FAKE_PTXAS = """#!/bin/sh

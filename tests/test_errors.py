@@ -150,5 +150,10 @@ def test_named_tensor_of_functional_is_named(device):
     a = ones(2, 3, device=device)
     with pytest.raises(RuntimeError, match="mm: input has shape"):
         functional.mm(a[0], a)
+    for call in (functional.gemm, functional.mm):
+        with pytest.raises(TypeError, match="out is a int, expected a torch.Tensor"):
+            call(a, a.mT, out_dtype=torch.float32, out=5)
+    with pytest.raises(TypeError, match="matmul: out is a int"):
+        functional.matmul(a, a.mT, out=5)
     with pytest.raises(TypeError, match="linear: weight is a list"):
         functional.linear(a, [1.0])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from surface import Recorder, leaves, randn, reference
 from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
-import deepasm_torch  # noqa: F401
+from deepasm_torch import functional
+from deepasm_torch.reference import gemm_reference
 
 ops = torch.ops.deepasm
 gemm = ops.gemm
@@ -48,6 +52,65 @@ def test_mixed_second_derivative_in_forward_mode(device):
         return jacfwd(jacfwd(f, 0), 1)(a, b)
 
     assert torch.equal(second(gemm), second(torch.matmul)) and bool(second(gemm).any())
+
+
+@pytest.fixture
+def opaque():
+    """`_gemm` on the CPU as it is on CUDA: its kernel knows neither gradients nor tangents."""
+    lib = torch.library.Library("deepasm", "IMPL")
+
+    def kernel(a, b, bias, c, alpha, beta, activation, out_dtype, variant):
+        with torch._C._AutoDispatchBelowAutograd():
+            return gemm_reference(a, b, bias, c, alpha, beta, activation, out_dtype)
+
+    def kernel_out(*args, out):
+        out.copy_(kernel(*args))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # overriding a kernel is what we mean to do
+        lib.impl("_gemm", kernel, "CPU", allow_override=True)
+        lib.impl("_gemm.out", kernel_out, "CPU", allow_override=True)
+    yield
+    lib._destroy()
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("call", [gemm, gemm.default, functional.gemm], ids=str)
+def test_forward_mode_keeps_tangents_with_and_without_grad_mode(opaque, call, mode):
+    a, b, bias = (t.detach() for t in leaves((3, 4), (4, 2)))
+    with forward_ad.dual_level():
+        plain = ops._gemm(forward_ad.make_dual(a, a), b, None, None, 1.0, 0.0, 0, None, -1)
+        assert forward_ad.unpack_dual(plain).tangent is None, "the kernel is not opaque"
+    with forward_ad.dual_level(), mode():
+        duals = [forward_ad.make_dual(t, torch.ones_like(t)) for t in (a, b, bias)]
+        got = forward_ad.unpack_dual(call(*duals, activation=2))
+        want = forward_ad.unpack_dual(reference(*duals, activation=2))
+        assert torch.allclose(got.primal, want.primal)
+        assert torch.allclose(got.tangent, want.tangent) and bool(want.tangent.any())
+        assert torch.allclose(call(a, b, bias), a @ b + bias)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_out_refuses_tangents(opaque, mode):
+    a, b, bias = (t.detach() for t in leaves((3, 4), (4, 2)))
+    out, c = torch.empty(3, 2, dtype=a.dtype), torch.ones(3, 2, dtype=a.dtype)
+    with forward_ad.dual_level(), mode():
+        dual, dual_c = (forward_ad.make_dual(t, torch.ones_like(t)) for t in (a, c))
+        for call in (
+            lambda: torch.matmul(dual, b, out=out),
+            lambda: gemm.out(dual, b, out=out),
+            lambda: gemm(dual, b, out=out),
+            lambda: gemm.out(a, b, forward_ad.make_dual(bias, bias), out=out),
+            lambda: gemm.out(a, b, out=dual_c),
+            lambda: functional.matmul(dual, b, out=out),
+            lambda: functional.addmm(dual_c, a, b, beta=2, out=out),
+        ):
+            with pytest.raises(NotImplementedError, match="forward"):
+                call()
+        gemm.out(a, b, bias, out=out)
+        assert torch.allclose(out, a @ b + bias)
+        functional.addmm(c, a, b, beta=2, out=out)
+        assert torch.allclose(out, a @ b + 2)
 
 
 def test_grad_vjp_jvp_of_the_op_itself(device):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 import threading
 
 import pytest
@@ -11,19 +12,22 @@ from surface import PACKAGE, python
 
 
 def test_is_quick_and_leaves_cuda_alone():
-    done = python(
-        """
-        import time, torch
-        best = time.perf_counter()
-        import deepasm_torch
-        seconds = time.perf_counter() - best
-        assert not torch.cuda.is_initialized()
-        print(seconds)
-        """
-    )
-    assert done.returncode == 0, done.stderr
-    # The promise is 150 ms and 30 ms were measured; the bound leaves room for a busy machine.
-    assert float(done.stdout) < 0.6
+    seconds = []
+    for _ in range(5):
+        done = python(
+            """
+            import time, torch
+            start = time.perf_counter()
+            import deepasm_torch
+            seconds = time.perf_counter() - start
+            assert not torch.cuda.is_initialized()
+            print(seconds)
+            """
+        )
+        assert done.returncode == 0, done.stderr
+        seconds.append(float(done.stdout))
+    # The best of several: what the import costs, not what a busy machine adds to it.
+    assert min(seconds) < 0.15, seconds
 
 
 def test_log_variable():
@@ -123,6 +127,60 @@ def test_with_an_old_torch(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "found torch 2.9.1" in done.stdout and "Upgrade torch" in done.stdout
+
+
+#: what to hide -> code that makes this torch one that has moved it
+MOVED = {
+    "an imported name": """
+        import torch._functorch.utils
+        del torch._functorch.utils.unwrap_dead_wrappers
+        """,
+    "a dispatch key": """
+        kept = torch.library.Library.impl
+        def impl(self, op, kernel, dispatch_key="", **options):
+            if dispatch_key.startswith("FuncTorch"):
+                raise RuntimeError("could not parse dispatch key: " + dispatch_key)
+            return kept(self, op, kernel, dispatch_key, **options)
+        torch.library.Library.impl = impl
+        """,
+    "an attribute of ops": """
+        def hidden(self):
+            raise AttributeError("_op")
+        torch._ops.OpOverload._op = property(hidden, lambda self, op: None)
+        """,
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_with_a_torch_that_moved_something(name):
+    done = python(
+        f"import torch\n{textwrap.dedent(MOVED[name])}"
+        + textwrap.dedent(
+            """
+            import deepasm_torch
+            a = torch.ones(2, 2)
+            texts = set()
+            for use in (
+                lambda: torch.ops.deepasm.gemm(a, a),
+                lambda: torch.ops.deepasm.gemm.default(a, a),
+                lambda: torch.ops.deepasm.gemm.out(a, a, out=a),
+                lambda: deepasm_torch.functional.matmul(a, a),
+                lambda: deepasm_torch.override(),
+                lambda: deepasm_torch.explain("gemm", a, a),
+                lambda: deepasm_torch.fallbacks(),
+            ):
+                try:
+                    use()
+                except ImportError as error:
+                    texts.add(str(error))
+                else:
+                    raise SystemExit("no ImportError")
+            assert len(texts) == 1, texts
+            assert "does not work with torch " + torch.__version__ in texts.pop()
+            """
+        )
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_from_many_threads_at_once():

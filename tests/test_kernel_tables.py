@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from deepasm_torch import codegen
+from deepasm_torch.analysis import disassemble, find_nvdisasm
 from deepasm_torch.codegen import Assembler, AssemblyError, find_ptxas, render, template_root
 from deepasm_torch.kernels import ALL, gemm
 from deepasm_torch.kernels.gemm_row import MAX_SMEM
@@ -53,17 +53,6 @@ def assembled(kernel, target):
     if not assembler().knows(target):
         pytest.skip(f"ptxas {assembler().version} does not know {target}")
     return assembler().assemble(render(kernel), target, name=kernel.name, max_regs=kernel.max_regs)
-
-
-@functools.cache
-def disassembler() -> Path:
-    """nvdisasm of PATH, of the folder of ptxas, or of an installed wheel."""
-    beside = assembler().path.resolve().parent
-    wheels = [Path(p, "nvidia", cu, "bin") for p in sys.path for cu in ("cu13", "cuda_nvdisasm")]
-    for folder in (*os.environ.get("PATH", "").split(os.pathsep), beside, *wheels):
-        if shutil.which("nvdisasm", path=str(folder)):
-            return Path(folder, "nvdisasm")
-    pytest.skip("no nvdisasm on PATH, beside ptxas, or as the wheel nvidia-cuda-nvdisasm")
 
 
 def test_names_are_unique():
@@ -182,15 +171,13 @@ def test_ptx_version_is_the_lowest(tier):
 
 
 @every_kernel
-def test_machine_code(kernel, tmp_path):
-    tool = disassembler()
+def test_machine_code(kernel):
     cubin, _ = assembled(kernel, TARGETS[kernel.tier][0])
-    path = tmp_path / "kernel.cubin"
-    path.write_bytes(cubin)
-    sass = subprocess.run([tool, "-c", path], check=True, capture_output=True, text=True).stdout
-    found = set(
-        re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", sass, re.MULTILINE)
-    )
+    try:
+        tool = find_nvdisasm()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    found = {i.opcode for i in disassemble(cubin, tool)[kernel.name]}
     wanted, banned = OPCODES[kernel.loads]
     for opcode in wanted:
         assert any(f.startswith(opcode) for f in found), f"no {opcode} in {sorted(found)}"

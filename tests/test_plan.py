@@ -1,5 +1,6 @@
 """The planner: which kernel, with which parameters, for which layout and GPU."""
 
+import collections
 import itertools
 import random
 
@@ -421,6 +422,57 @@ def test_addend_errors():
 
 
 @pytest.mark.parametrize(
+    "error, words, arguments",
+    [
+        (RuntimeError, "out has shape \\[\\], expected \\[2, 4\\]", {"out_shape": ()}),
+        (RuntimeError, "out has shape \\[4\\], expected \\[2, 4\\]", {"out_shape": (4,)}),
+        (RuntimeError, "out has shape \\[2, 5\\], expected", {"out_shape": (2, 5)}),
+        (
+            RuntimeError,
+            "more than one element of out .*dimension 0 has stride 0",
+            {"out_shape": (2, 4), "out_stride": (0, 1)},
+        ),
+        (RuntimeError, "activation is 99, expected 0 \\(none\\)", {"activation": 99}),
+        (RuntimeError, "activation is -1, expected 0 \\(none\\)", {"activation": -1}),
+        (RuntimeError, "activation is 5, expected 0 \\(none\\)", {"activation": 5}),
+        (ValueError, "a has size -2 in dimension 0", {"a_shape": (-2, 8)}),
+        (ValueError, "b has size -4 in dimension 1", {"b_shape": (8, -4)}),
+        (ValueError, "bias has size -1 in dimension 0", {"bias": -1}),
+        (ValueError, "c has size -4 in dimension 0", {"c_shape": (-4,), "beta": 1.0}),
+        (ValueError, "out has size -2 in dimension 0", {"out_shape": (-2, 4)}),
+        (ValueError, "a has stride -8 in dimension 0", {"a_stride": (-8, 1)}),
+        (ValueError, "b has stride -1 in dimension 1", {"b_stride": (4, -1)}),
+        (ValueError, "bias has stride -1 in", {"bias": 4, "bias_stride": -1}),
+        (ValueError, "out has stride -4", {"out_shape": (2, 4), "out_stride": (-4, 1)}),
+        (ValueError, "0 multiprocessors", {"device": DeviceRecord("none", (9, 0), 0, 232448)}),
+        (ValueError, "-1 multiprocessors", {"device": DeviceRecord("none", (9, 0), -1, 232448)}),
+        (ValueError, "option max_sms: got -1", {"max_sms": -1}),
+        (ValueError, "option tier: got 70", {"tier": 70}),
+    ],
+)
+def test_impossible_descriptions(error, words, arguments):
+    """Each is an error and no crash: the planner divides by sizes and indexes by dimensions."""
+    given = {"a_shape": (2, 8), "a_stride": None, "b_shape": (8, 4), "b_stride": None, **arguments}
+    with pytest.raises(error, match=words):
+        plan_gemm(**given)
+
+
+def test_sizes_whose_product_exceeds_64_bits():
+    huge = 1 << 62
+    plan = plan_gemm((huge, 8), None, (8, huge), None)
+    assert plan.route == "fallback" and "2^31" in plan.reason
+    assert plan.out_shape == (huge, huge)
+    out = {"out_shape": (huge, huge), "addresses": {"a": 1 << 40, "b": 1 << 41, "out": 1 << 50}}
+    assert plan_gemm((huge, 8), None, (8, huge), None, **out).route == "fallback"
+    batch = plan_gemm((huge, 1, 8, 8), None, (1, huge, 8, 8), None)
+    assert batch.route == "fallback" and batch.reason
+    assert plan_gemm((huge, 0), None, (0, huge), None).route == "reference"
+    assert plan_gemm((0, huge, 8), None, (8, huge), None).route == "empty"
+    far = plan_gemm((2, 64), (1 << 62, 1), (64, 64), None)  # twice that is negative in 64 bits
+    assert far.native and row(far).loads == "any"
+
+
+@pytest.mark.parametrize(
     "m, n, k, want",
     [
         (8192, 8192, 512, "pingpong"),
@@ -442,8 +494,8 @@ class Memory:
     """A torch view as flat memory with a byte address."""
 
     def __init__(self, tensor, address, item_bytes):
-        self.flat = tensor.untyped_storage()
-        self.array = np.frombuffer(bytes(self.flat), dtype=np.float32).copy()
+        count = tensor.untyped_storage().nbytes() // 4
+        self.array = tensor.as_strided((count,), (1,), 0).numpy().copy()
         self.base = address
         self.item = item_bytes
         self.address = address + tensor.storage_offset() * item_bytes
@@ -540,10 +592,26 @@ def execute(plan, memories, transform=lambda x: x):
         memory.view(memory.address + offsets["d"], shape, strides)[:] = transform(total)
 
 
-def random_problem(rng):
+def aligned_view(rng, shape):
+    """Like `random_view`, but legal for 16-byte loads: every row starts at a multiple of 8."""
+    order = list(range(len(shape)))
+    if len(shape) > 1 and rng.random() < 0.5:
+        order[-2:] = order[:-3:-1]  # the other of the last two dimensions is contiguous
+    sizes = [1 if i < len(shape) - 2 and rng.random() < 0.15 else shape[i] for i in order]
+    pads = [rng.choice([0, 0, 8, 16]) for _ in sizes]
+    whole = torch.randint(-3, 4, [-(-(s + p) // 8) * 8 for s, p in zip(sizes, pads)]).float()
+    for i, (size, pad) in enumerate(zip(sizes, pads)):
+        whole = whole.narrow(i, rng.choice([0, pad]), size)
+    return whole.permute([order.index(i) for i in range(len(shape))]).expand(shape)
+
+
+def random_problem(rng, aligned):
     size = lambda: rng.choice([1, 1, 2, 3, 5, 8, 16, 24])
+    if aligned:
+        size = lambda: rng.choice([8, 16, 24, 40, 64, 72, 136])
     m, n, k = size(), size(), size()
-    batch = [rng.choice([1, 2, 3]) for _ in range(rng.choice([0, 0, 1, 2, 3, 4]))]
+    depths = [0, 0, 1, 1, 2] if aligned else [0, 0, 1, 2, 3, 4]
+    batch = [rng.choice([1, 2, 3]) for _ in range(rng.choice(depths))]
     drop = lambda dims: [1 if rng.random() < 0.2 else d for d in dims]
     a_batch, b_batch = drop(batch[rng.randint(0, len(batch)) :]), drop(batch)
     if rng.random() < 0.4:
@@ -555,17 +623,27 @@ def random_problem(rng):
 
 @pytest.mark.parametrize("group", range(10))
 def test_random_plans_compute_the_product(group):
-    for seed in range(30 * group, 30 * group + 30):
-        check_random_plan(seed)
+    """Odd and aligned problems in turn; the aligned ones must reach each family of kernels."""
+    executed = collections.Counter()
+    for seed in range(40 * group, 40 * group + 40):
+        plan = check_random_plan(seed, aligned=seed % 2 == 1)
+        kernel = row(plan)
+        executed[kernel.loads + ("_t" if kernel.d_major == "m" else "")] += 1
+    print(dict(executed))
+    # Of ten groups, so that 30 in all are certain.
+    assert all(executed[family] >= 3 for family in ("tma", "tma_t", "cp16", "any")), executed
 
 
-def check_random_plan(seed):
+def check_random_plan(seed, aligned):
     print("seed", seed)
+    make_view = aligned_view if aligned else random_view
     rng = random.Random(seed)
     torch.manual_seed(seed)
     device = rng.choice(["h200", "h200", "a100", "l4"])
-    a_shape, b_shape = random_problem(rng)
-    a, b = random_view(rng, a_shape), random_view(rng, b_shape)
+    if aligned:
+        device = "a100" if seed % 8 == 1 else "h200"
+    a_shape, b_shape = random_problem(rng, aligned)
+    a, b = make_view(rng, a_shape), make_view(rng, b_shape)
     want = a.double() @ b.double()
     options, memories = {}, {}
     address = itertools.count(1 << 20, 1 << 20)
@@ -627,3 +705,4 @@ def check_random_plan(seed):
     memory.array[:] = before
     memory.view(memory.address, out.shape, out.stride())[...] = np.nan
     assert not (mask & ~np.isnan(memory.array)).any()
+    return plan

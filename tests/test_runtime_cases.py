@@ -6,6 +6,7 @@ process of its own (`@isolated`).
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 
@@ -132,16 +133,23 @@ def test_r04_backward_runs_on_the_stream_of_the_forward():
     assert bool((a.grad == 256).all())
 
 
+def _driver_version() -> int:
+    version = ctypes.c_int()
+    assert ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0
+    return version.value
+
+
 def _first_call_in_capture(half):
+    """From CUDA 12.3 on the driver loads modules during a capture; before, the call is refused."""
     a = _ones(96, 96, dtype=half)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    try:
+    if _driver_version() < 12030:
+        with pytest.raises(RuntimeError, match=r"warmup\(\)"), torch.cuda.graph(graph):
+            gemm(a, a)
+    else:
         with torch.cuda.graph(graph):
             y = gemm(a, a)
-    except RuntimeError as error:
-        assert "warmup()" in str(error)
-    else:
         graph.replay()
         torch.cuda.synchronize()
         assert bool((y == 96).all())

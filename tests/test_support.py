@@ -10,7 +10,7 @@ from harness.counters import counting, option
 from surface import python, randn
 
 import deepasm_torch as dt
-from deepasm_torch import functional, planning
+from deepasm_torch import functional, kernels, planning
 
 
 def half(*shape, device="meta"):
@@ -78,11 +78,35 @@ class TestExplain:
         a, b, v, c = half(64, 64), half(64, 64), half(64), half(64, 64)
         stepped = torch.empty(64, 128, dtype=torch.bfloat16, device="meta")[:, ::2]
         assert any("copied" in n for n in dt.explain("gemm", a, b, out=stepped).notes)
-        assert any("transposed" in n for n in dt.explain("gemm", a, b, out=c.t()).notes)
         strided = torch.empty(128, dtype=torch.bfloat16, device="meta")[::2]
         copied = dt.explain("gemm", a, b, strided, c=c, beta=1.0)
         assert any("bias is copied" in n for n in copied.notes)
         assert not any("cop" in n for n in dt.explain("gemm", a, b, v, c=c, beta=1.0).notes)
+
+    def test_transposed_products_say_why(self):
+        few, many, weight = half(16, 4096), half(512, 4096), half(4096, 4096)
+        narrow = dt.explain("gemm", few, weight.t(), device="h200")
+        row = kernels.ALL[narrow.plan.variant]
+        assert row.d_major == "m" and narrow.tile == (*row.tile, row.bk) and narrow.tile[1] == 64
+        assert [n for n in narrow.notes if "transposed" in n and "few rows" in n]
+        assert not [n for n in narrow.notes if "column-major" in n]
+
+        plain = dt.explain("gemm", many, weight, device="h200")
+        row = kernels.ALL[plain.plan.variant]
+        assert row.d_major == "n" and plain.tile == (*row.tile, row.bk)
+        assert not [n for n in plain.notes if "transposed" in n]
+
+        turned = dt.explain("gemm", many, weight, out=half(4096, 512).t(), device="h200")
+        row = kernels.ALL[turned.plan.variant]
+        assert row.d_major == "n" and turned.tile == (row.bn, row.bm, row.bk)
+        assert [n for n in turned.notes if "transposed" in n and "out is column-major" in n]
+        assert not [n for n in turned.notes if "few" in n] and "512 x 4096 x 4096" in str(turned)
+
+        both = dt.explain("gemm", weight, few.t(), out=half(16, 4096).t(), device="h200")
+        row = kernels.ALL[both.plan.variant]
+        assert row.d_major == "m" and both.tile == (row.bm, row.bn, row.bk)
+        assert [n for n in both.notes if "few columns" in n] and "4096 x 16 x 4096" in str(both)
+        assert not [n for n in both.notes if "transposed" in n]
 
     def test_alignment_of_the_storage_offset_counts(self):
         base = torch.empty(64 * 64 + 8, dtype=torch.bfloat16)

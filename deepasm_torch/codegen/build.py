@@ -48,7 +48,7 @@ def _load_cached(cubin: Path, facts: Path) -> tuple[bytes, Report] | None:
         if hashlib.sha256(data).hexdigest() != stored.pop("sha256"):
             raise ValueError("its checksum differs")
         return data, Report(**{**stored, "notes": tuple(stored["notes"])})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         warnings.warn(f"{cubin} is damaged ({error}); it is assembled again", stacklevel=2)
         return None
 
@@ -96,7 +96,7 @@ def _kernel_row(item: Assembled, first_image: int) -> str:
         f'{{"{k.name}", "{k.op}", {k.tier}, {dtype}, '
         f"'{k.a_major}', '{k.b_major}', '{k.d_major}', "
         f'"{k.schedule}", {k.bm}, {k.bn}, {k.bk}, {k.stages}, {k.threads}, {k.cluster}, {k.smem}, '
-        f'{item.registers}, "{k.loads}", 0, {first_image}, {len(item.images)}}},\n'
+        f'{item.registers}, "{k.loads}", {first_image}, {len(item.images)}}},\n'
     )
 
 
@@ -105,7 +105,6 @@ def build(
     jobs: int = 2,
     ptxas: str | os.PathLike | None = None,
     table=None,
-    progress=None,
 ) -> dict:
     """Assemble the kernel tables into `out_dir`.
 
@@ -123,7 +122,6 @@ def build(
         Overrides the search order.
     table : sequence, optional
         Rows to build, by default every shipped kernel.
-    progress : callable(done, total), optional
 
     Returns
     -------
@@ -139,12 +137,8 @@ def build(
     cache = out / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     assembler = Assembler(ptxas)
-    items = []
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        for item in pool.map(lambda k: assemble_kernel(k, assembler, cache), table):
-            items.append(item)
-            if progress:
-                progress(len(items), len(table))
+        items = list(pool.map(lambda k: assemble_kernel(k, assembler, cache), table))
 
     blob, image_rows, kernel_rows = bytearray(), [], []
     for item in items:

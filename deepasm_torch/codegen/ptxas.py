@@ -59,6 +59,8 @@ def find_ptxas() -> Path:
             continue
         if not path.is_file():
             raise FileNotFoundError(f"{place} names {path}, which is not a file")
+        if not os.access(path, os.X_OK):
+            raise FileNotFoundError(f"{place} names {path}, which is not executable")
         return path
     raise FileNotFoundError(
         "no ptxas found: install the wheel nvidia-cuda-nvcc-cu12, put a CUDA toolkit's bin folder "
@@ -98,10 +100,18 @@ class Assembler:
     def __init__(self, path: Path | str | None = None):
         self.path = Path(path) if path else find_ptxas()
 
+    def _run(self, *arguments) -> subprocess.CompletedProcess:
+        try:
+            return subprocess.run(
+                [self.path, *arguments], capture_output=True, text=True, errors="replace"
+            )
+        except OSError as error:
+            raise AssemblyError(f"{self.path} cannot be run as ptxas: {error}") from error
+
     @functools.cached_property
     def version(self) -> str:
         """Release such as '12.9.86'."""
-        out = subprocess.run([self.path, "--version"], capture_output=True, text=True).stdout
+        out = self._run("--version").stdout
         found = re.search(r"\bV(\d+\.\d+\.\d+)", out)
         if not found:
             raise AssemblyError(f"{self.path} --version does not look like ptxas: {out.strip()!r}")
@@ -113,7 +123,7 @@ class Assembler:
 
     @functools.cached_property
     def _targets(self) -> frozenset[str]:
-        out = subprocess.run([self.path, "--help"], capture_output=True, text=True).stdout
+        out = self._run("--help").stdout
         return frozenset(re.findall(r"'(sm_\d+[af]?)'", out))
 
     def assemble(
@@ -150,16 +160,14 @@ class Assembler:
         with tempfile.TemporaryDirectory(prefix="deepasm-") as folder:
             source, cubin = Path(folder, f"{name}.ptx"), Path(folder, "out.cubin")
             source.write_text(text, encoding="utf-8")
-            run = subprocess.run(
-                [self.path, "-v", f"-arch={target}", *flags, source, "-o", cubin],
-                capture_output=True,
-                text=True,
-            )
+            run = self._run("-v", f"-arch={target}", *flags, source, "-o", cubin)
             said = run.stdout + run.stderr
-            if run.returncode != 0:
+            if run.returncode != 0 or not cubin.is_file() or cubin.stat().st_size == 0:
                 raise AssemblyError(f"{name} for {target}: ptxas {self.version} failed\n{said}")
             report = parse_report(said)
             faults = list(report.notes)
+            if report.registers == 0:
+                faults.append("no register count in the report of ptxas -v, so nothing is checked")
             if report.spill_bytes or report.stack_bytes:
                 faults.append(f"{report.spill_bytes} B of spills, {report.stack_bytes} B of stack")
             if max_regs is not None and report.registers > max_regs:

@@ -7,7 +7,7 @@ The templates are Jinja2 with delimiters that PTX does not use, so that what one
     ## note                           a template comment
 
 Every instruction can carry a marker `//@ file:line` that names the template line a person wrote;
-the emulator and the linter report it.  Shipped text has neither markers nor comments.
+the emulator reports it.  Shipped text has neither markers nor comments.
 """
 
 from __future__ import annotations
@@ -63,10 +63,6 @@ class _MarkingLoader(jinja2.BaseLoader):
         return "\n".join(marked), str(path), lambda: os.path.getmtime(path) == mtime
 
 
-def _fail(message: str):
-    raise ValueError(message)
-
-
 @functools.cache
 def _environment(root: Path) -> jinja2.Environment:
     env = jinja2.Environment(
@@ -86,7 +82,6 @@ def _environment(root: Path) -> jinja2.Environment:
         P=params.layout(),
         FLAG={name: ((1 << width) - 1) << bit for name, (bit, width) in params.GEMM_FLAGS.items()},
         FLAG_BIT={name: bit for name, (bit, _) in params.GEMM_FLAGS.items()},
-        fail=_fail,
         range=range,
         hex=hex,
     )

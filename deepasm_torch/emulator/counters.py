@@ -42,6 +42,8 @@ class Counters:
     bytes : dict
         Bytes moved by path: ``global_load``, ``global_store``, ``shared_load``, ``shared_store``,
         ``tma_load``, ``tma_store``, ``cp_async``, ``mma_shared``.
+    blocks : dict
+        How often each basic block of the program ran, by its index.
     """
 
     def __init__(self):
@@ -49,7 +51,7 @@ class Counters:
         self.lanes = self.issued = 0
         self.shared_requests = self.shared_wavefronts = self.shared_ideal = 0
         self.global_requests = self.sectors = self.sectors_ideal = 0
-        self.bytes = {}
+        self.bytes, self.blocks = {}, {}
         self._sector = {}
 
     def add_bytes(self, path, n):
@@ -94,6 +96,7 @@ class Counters:
         tot = {}
         for k, n in enumerate(warp.count):
             if n:
+                self.blocks[k] = self.blocks.get(k, 0) + n
                 for c, m in blocks[k].classes.items():
                     tot[c] = tot.get(c, 0) + n * m
                 self.issued += n * blocks[k].n

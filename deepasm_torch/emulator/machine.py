@@ -122,6 +122,7 @@ class Warp:
         self.V = np.full((rows, 32), 0xFFFFFFFF, np.uint32) if rows else None
         self.vstate = bytearray(b"\1" * rows)
         self.states = np.frombuffer(self.vstate, np.uint8)  # the same bytes
+        self.syncs = 1  # points at which all lanes' accesses were ordered
         self.touched = True  # a wgmma operand register was accessed since the last wgmma.fence
         self.bulk = {}  # lane -> bulk group state
         self.cp = None  # cp.async group state
@@ -143,6 +144,7 @@ class Warp:
 
     def acquire(self, clock):
         """Take over everything ordered before ``clock``."""
+        self.syncs += 1
         np.maximum(self.clock, clock, out=self.clock)
 
     def pick(self):

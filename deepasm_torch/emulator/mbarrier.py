@@ -20,6 +20,7 @@ class MBarrier(Waitable):
         "count",
         "cta",
         "done",
+        "fenced",
         "init",
         "offset",
         "pending",
@@ -38,6 +39,7 @@ class MBarrier(Waitable):
             cta.mbar_agents[offset] = self.agent
         self.clock, self.done = cl.zero(), cl.zero()
         self.init = agent_init  # (agent, epoch) of the initialising warp
+        self.fenced = False  # by fence.mbarrier_init
 
     def describe(self):
         return (
@@ -90,6 +92,24 @@ class MBarrier(Waitable):
         if asynchronous:
             self.clock[self.agent] = self.phase + 1
         self.settle(log, pc)
+
+
+def tx_bar_at(f, a, pc):
+    """mbarrier object on which the copy engine, so the async proxy, will complete bytes."""
+    b = mbar_at(f, a, pc)
+    if b is None or b.fenced or not f.run.hazards:
+        return b
+    clocks = f.cta.cluster.clocks
+    if f.warp.clock[clocks.proxy_of[b.init[0]]] < b.init[1]:
+        f.run.log.at(
+            "missing-proxy-fence",
+            f,
+            pc,
+            "a copy signals an mbarrier whose mbarrier.init was not made visible to the async"
+            " proxy (fence.mbarrier_init or fence.proxy.async after it)",
+            a,
+        )
+    return b
 
 
 def lane_value(x, lane):

@@ -14,6 +14,7 @@ import numpy as np
 from .errors import EmulatorError
 
 EPOCH = (1 << 32) - 1
+SEVERAL = 32  # in place of a lane number: the whole warp
 
 
 class Clocks:
@@ -59,6 +60,7 @@ class Shadow:
         self.strong = set()  # instructions that synchronise (atomics, volatile accesses)
         self.readers = {}  # agent -> [epochs, newest epoch, last pc]
         self.clocks, self.log, self.cta = clocks, log, cta
+        self.lane_w = self.lane_r = None  # made when a warp first uses per-lane accesses
 
     def index(self, off, nbytes):
         """Granule index array or slice of byte offsets (int or array) of ``nbytes`` each."""
@@ -115,6 +117,39 @@ class Shadow:
                     )
                     break
         self.w[idx] = agent << 48 | pc << 32 | epoch
+
+    # ------------------------------------------------------------------ lanes of one warp
+    def lanes_read(self, idx, lane, warp, pc):
+        """A per-lane read: no other lane may have written since the warp last synchronised.
+
+        ``lane`` is a lane number per granule, or `SEVERAL` for instructions of the whole warp.
+        """
+        if self.lane_w is None:
+            self.lane_w, self.lane_r = np.zeros(len(self.w), np.int64), np.zeros_like(self.w)
+        mark = warp.agent << 32 | warp.syncs
+        old = self.lane_w[idx]
+        bad = (old >> 8 == mark) & ((old & 255) != lane)
+        if bad.any():
+            bad &= self.w[idx] >> 48 == warp.agent
+            self._lanes(idx, bad, "reads what another lane", "wrote", warp, pc)
+        self.lane_r[idx] = mark << 8 | lane
+
+    def lanes_write(self, idx, lane, warp, pc):
+        """A per-lane write: no other lane may have accessed it since the warp synchronised."""
+        if self.lane_w is None:
+            self.lane_w, self.lane_r = np.zeros(len(self.w), np.int64), np.zeros_like(self.w)
+        mark = warp.agent << 32 | warp.syncs
+        for seen, what in ((self.lane_w, "wrote"), (self.lane_r, "read")):
+            old = seen[idx]
+            bad = (old >> 8 == mark) & ((old & 255) != lane)
+            if bad.any():
+                self._lanes(idx, bad, "overwrites what another lane", what, warp, pc)
+        self.lane_w[idx] = mark << 8 | lane
+
+    def _lanes(self, idx, bad, text, what, warp, pc):
+        if bad.any():
+            text = f"{text} of the warp {what}, without bar.warp.sync or a barrier in between"
+            self.report("race-lanes", idx, int(bad.argmax()), pc, warp.who, None, text)
 
     # ------------------------------------------------------------------ reports
     @staticmethod

@@ -107,7 +107,7 @@ class Emulation(TorchDispatchMode):
                 f"emulate: no kernel computes this gemm on {self.device}, torch would: {why}"
             )
         if plan.bias_copy:
-            operands["bias"] = operands["bias"].contiguous()
+            operands["bias"] = operands["bias"].expand(shape[-1]).contiguous()
         target = torch.empty(shape, dtype=dtype) if plan.out_copy else result
         self.run(plan, {**operands, "out": target}, fresh=out is None or plan.out_copy)
         if target is not result:

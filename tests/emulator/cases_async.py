@@ -55,6 +55,14 @@ BUILD = {"params": MAP, "outside": SHARED, "args": tile}
 
 CASES = [
     (
+        "copy onto an mbarrier whose initialisation was not published",
+        "missing-proxy-fence",
+        INIT.replace("release.cluster;", "release.cluster; //clean")
+        + FETCH
+        + WAIT,
+        BUILD,
+    ),
+    (
         "inner coordinate off the 16-byte grid",
         "fault",
         INIT + "mov.u32 %r10, 2; //bug\nmov.u32 %r10, 4; //clean\n" + FETCH + WAIT,

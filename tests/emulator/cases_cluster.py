@@ -157,6 +157,7 @@ mov.u32 %r2, buf;
 mov.u32 %r3, %tid.x;
 setp.eq.u32 %p1, %r3, 0;
 @%p1 mbarrier.init.shared::cta.b64 [%r1], 1;
+@%p1 fence.mbarrier_init.release.cluster;
 bar.sync 0;
 @%p1 tensormap.replace.tile.box_dim.global.b1024.b32 [%d3], 0, 4;
 @%p1 fence.proxy.tensormap::generic.release.gpu;

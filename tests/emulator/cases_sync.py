@@ -14,6 +14,82 @@ SHARED = ".shared .align 128 .b8 buf[2048];\n.shared .align 8 .b64 bar;\n"
 
 CASES = [
     (
+        "lanes exchange through shared memory without bar.warp.sync",
+        "race-lanes",
+        """
+mov.u32 %r1, buf;
+mov.u32 %r2, %laneid;
+mad.lo.u32 %r3, %r2, 4, %r1;
+xor.b32 %r4, %r3, 4;
+st.shared.u32 [%r3], %r2;
+bar.warp.sync 0xffffffff; //clean
+ld.shared.u32 %r5, [%r4]; //here
+""",
+        {"outside": SHARED},
+    ),
+    (
+        "a lane overwrites what its neighbour still reads",
+        "race-lanes",
+        """
+mov.u32 %r1, buf;
+mov.u32 %r2, %laneid;
+mad.lo.u32 %r3, %r2, 4, %r1;
+xor.b32 %r4, %r3, 4;
+st.shared.u32 [%r3], %r2;
+bar.warp.sync 0xffffffff;
+ld.shared.u32 %r5, [%r4];
+bar.warp.sync 0xffffffff; //clean
+st.shared.u32 [%r3], %r5; //here
+""",
+        {"outside": SHARED},
+    ),
+    (
+        "a matrix stored by the warp and read by its lanes",
+        "race-lanes",
+        """
+mov.u32 %r1, buf;
+mov.u32 %r2, %laneid;
+mad.lo.u32 %r3, %r2, 16, %r1;
+stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r3], {%r2, %r2, %r2, %r2};
+bar.warp.sync 0xffffffff; //clean
+ld.shared.u32 %r5, [%r3]; //here
+""",
+        {"outside": SHARED},
+    ),
+    (
+        "a warp barrier whose mask leaves out who runs it",
+        "divergence",
+        """
+bar.warp.sync 0xffff; //bug //here
+bar.warp.sync 0xffffffff; //clean
+""",
+        {},
+    ),
+    (
+        "elect among lanes that are not all of those that ask",
+        "divergence",
+        """
+elect.sync _|%p1, 0xffff; //bug //here
+elect.sync _|%p1, 0xffffffff; //clean
+""",
+        {},
+    ),
+    (
+        "one instruction that completes a phase again and again",
+        "over-arrive",
+        """
+mov.u32 %r1, bar;
+mov.u32 %r2, %tid.x;
+setp.eq.u32 %p1, %r2, 0; //clean
+setp.ne.u32 %p1, %r2, 1; //bug
+setp.eq.u32 %p2, %r2, 0;
+@%p2 mbarrier.init.shared::cta.b64 [%r1], 1;
+bar.sync 0;
+@%p1 mbarrier.arrive.shared::cta.b64 _, [%r1]; //here
+""",
+        {"outside": SHARED},
+    ),
+    (
         "mbarrier at an address that is no multiple of 8",
         "mbarrier-address",
         """

@@ -58,6 +58,7 @@ mov.u32 %r1, buf;
 mov.u32 %r2, bar;
 setp.eq.u32 %p2, %r50, 0;
 @%p2 mbarrier.init.shared::cta.b64 [%r2], 1;
+@%p2 fence.mbarrier_init.release.cluster;
 bar.sync 0;
 @%p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r40;
 @%p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d1], %r40, [%r2];

@@ -2,12 +2,16 @@
 
 The bound for an element is
 
-    2 * (largest error of torch's own kernel in the same tile) + one ulp of the output type
-      + the truncations of the fp32 accumulator: one ulp at the size of the sum of absolute
-        products, or of a random partial sum after every 16 products, whichever is more.
+    2 * (largest error of torch's own kernel in the same tile)
+      + one ulp of the output type at the true value
+      + 1.13 * 2^-23 * w * (sum of the absolute products and addends of the element)
 
-The last term matters for fp32 outputs: torch may split a long sum over several accumulators, and
-in a tile with a handful of elements, or a sum that cancels, its largest error can be near zero.
+with w = max(1, sqrt(k) / 8) for float32 outputs and w = 1 for all others; 1.13 is the largest slope
+of an activation.  The last term stands for the truncations of the fp32 accumulator.  A float32
+output shows them: a random partial sum is about 1 / sqrt(k) of the magnitude, and tensor cores
+truncate it k / 16 times, while torch may split a long sum over several accumulators, and in a tile
+with a handful of elements, or a sum that cancels, its largest error can be near zero.  In a 16-bit
+output the ulp covers them, except where a sum cancels.
 Nothing is averaged over the whole matrix, so one wrong tile among thousands shows.
 """
 
@@ -147,15 +151,15 @@ def tile_verdict(got, want64, peer, magnitude, tile: tuple[int, int], k: int = 0
     magnitude : Tensor (..., m, n)
         Sum of absolute products and addends, which scales accumulator rounding.
     k : int
-        Length of the sum.  Partial sums of random products are about magnitude / sqrt(k); tensor
-        cores truncate them k / 16 times.
+        Length of the sum; counts for float32 outputs only.
     """
     got, want64, peer, magnitude = map(_flat, (got, want64, peer, magnitude))
     error = (got.double() - want64).abs()
     peer_tiles = _tiles((peer.double() - want64).abs(), tile)
     peer_error = peer_tiles.repeat_interleave(tile[0], 1).repeat_interleave(tile[1], 2)
     bound = 2 * peer_error[:, : got.shape[1], : got.shape[2]] + ulp(want64, got.dtype)
-    bound += MAX_SLOPE * 2.0**-23 * max(1.0, k**0.5 / 8) * magnitude.double()
+    truncations = max(1.0, k**0.5 / 8) if got.dtype == torch.float32 else 1.0
+    bound += MAX_SLOPE * 2.0**-23 * truncations * magnitude.double()
     bad = ~(error <= bound)
     worst = float((error / bound).nan_to_num(float("inf")).amax()) if bad.numel() else 0.0
     if not bool(bad.any()):

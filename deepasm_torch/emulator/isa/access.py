@@ -25,7 +25,8 @@ class Pattern:
     """
 
     __slots__ = (
-        *("bytes", "error", "granules", "ideal", "index", "mask", "n", "off", "rank", "size"),
+        *("bytes", "error", "granules", "ideal", "index", "lane", "mask", "n", "off", "rank"),
+        "size",
         "wavefronts",
     )
 
@@ -45,6 +46,8 @@ class Pattern:
             self.granules = off >> shift
         else:
             self.granules = ((off >> shift)[:, None] + np.arange(size >> shift)).reshape(-1)
+        lane = np.arange(32) if mask is None else np.flatnonzero(mask)
+        self.lane = np.repeat(lane[: self.n], len(self.granules) // self.n)  # of each granule
         self.wavefronts, self.ideal = wavefronts(off, size), ideal_wavefronts(off, size)
         self.bytes = None
 

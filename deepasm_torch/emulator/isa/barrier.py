@@ -7,6 +7,7 @@ from ..codegen.registry import BLOCKED, op, rt
 from ..errors import EmitError
 from ..values import collapse
 from .control import always, fault
+from .sregs import bits
 from .warp import sync_mask
 
 
@@ -33,7 +34,8 @@ def emit_bar(cg, ins):
         return
     if parts[1:] == ["warp", "sync"]:
         p = cg.open_aligned_guard()
-        sync_mask(cg, ins.ops[0])
+        m = sync_mask(cg, ins.ops[0], p)
+        cg.line(f"warp_sync(f, {m})")
         cg.close_guard(p)
         return
     kind = next((x for x in parts[1:] if x in ("sync", "arrive", "red")), None)
@@ -63,6 +65,13 @@ def emit_bar(cg, ins):
         f"return {BLOCKED}"
     )
     cg.close_guard(p)
+
+
+@rt
+def warp_sync(f, mask):
+    """bar.warp.sync orders the accesses of the lanes it names; only a whole warp is tracked."""
+    if mask.__class__ is int and bits(f.warp.live) & ~mask == 0:
+        f.warp.syncs += 1
 
 
 @rt
@@ -128,6 +137,14 @@ def proxy_fence(f):
 
 
 @rt
+def init_fence(f):
+    """fence.mbarrier_init: this warp's mbarriers exist for the async proxy, and nothing else."""
+    for b in f.cta.mbars.values():
+        if b.init[0] == f.warp.agent:
+            b.fenced = True
+
+
+@rt
 def memory_fence(f):
     """fence and membar: relaxed operations after it publish what is ordered before it."""
     fenced = f.cta.cluster.fenced
@@ -148,6 +165,8 @@ def emit_fence(cg, ins):
         else:
             raise EmitError(f"fence.proxy.{kind} is not emulated")
     else:
+        if "mbarrier_init" in parts:
+            cg.line("init_fence(f)")
         cg.line("memory_fence(f)")
     cg.close_guard(p)
 

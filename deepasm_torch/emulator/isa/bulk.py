@@ -5,7 +5,7 @@ import numpy as np
 from ..codegen.registry import rt
 from ..cta import SHARED_START
 from ..global_shadow import Accessor
-from ..mbarrier import lane_value, mbar_at
+from ..mbarrier import lane_value, tx_bar_at
 from ..tma import reduce_bytes
 from .global_memory import scalar_global
 from .tensor_copy import Copy, _dest_ctas, deliver, groups, land, shared_addr
@@ -57,7 +57,7 @@ def _shared_range(f, a, n, pc):
 
 def _bulk_load(f, d, s, n, mb, mask, pc):
     run, w = f.run, f.warp
-    o, off, b0 = _global_range(f, s, n, pc), _shared_range(f, d, n, pc), mbar_at(f, mb, pc)
+    o, off, b0 = _global_range(f, s, n, pc), _shared_range(f, d, n, pc), tx_bar_at(f, mb, pc)
     if o is None or off is None or b0 is None:
         return
     ctas = _dest_ctas(f, d, mask)
@@ -104,7 +104,7 @@ def _bulk_store(f, lane, d, s, n, op_, ty, pc):
 
 def _bulk_peer(f, d, s, n, mb, op_, ty, pc):
     run, w, src = f.run, f.warp, f.cta
-    b = mbar_at(f, mb, pc)
+    b = tx_bar_at(f, mb, pc)
     ctas = _dest_ctas(f, d, None)
     so, do = _shared_range(f, s, n, pc), _shared_range(f, d, n, pc)
     if b is None or not ctas or so is None or do is None:

@@ -5,6 +5,7 @@ import numpy as np
 from ..codegen.registry import op, rt
 from ..errors import EmitError
 from ..machine import LANES
+from ..shadow import SEVERAL
 from .access import pattern
 
 _ROW_LANES = {n: LANES < 8 * n for n in (1, 2, 4)}
@@ -32,6 +33,7 @@ def ldmatrix(f, a, num, trans, p, pc):
     w = f.warp
     if cta.shadow is not None:
         cta.shadow.read(pat.granules, w.agent, w.epoch, w.clock, pc, w.who)
+        cta.shadow.lanes_read(pat.granules, SEVERAL, w, pc)
     f.run.counters.shared(pat, "shared_load")
     d = cta.smem.view[16][pat.index]
     if trans:
@@ -52,6 +54,7 @@ def stmatrix(f, a, vals, trans, p, pc):
     w = f.warp
     if cta.shadow is not None:
         cta.shadow.write(pat.granules, w.agent, w.epoch, w.clock, pc, w.who)
+        cta.shadow.lanes_write(pat.granules, SEVERAL, w, pc)
     f.run.counters.shared(pat, "shared_store")
     u = np.empty((num, 32), np.uint32)
     if vals.__class__ is tuple:

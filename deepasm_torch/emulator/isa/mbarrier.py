@@ -98,6 +98,7 @@ def mb_init(f, a, count, p, pc):
         if old is not None:
             b.count = b.pending = n
             b.tx, b.phase = 0, 0
+            b.init, b.fenced = (w.agent, w.epoch), False
         if f.cta.shadow is not None:  # the object's bytes belong to the barrier from now on
             sh = f.cta.shadow
             sh.write(sh.index(off, 8), w.agent, w.epoch, w.clock, pc, (f.cta.id3, w.index))
@@ -116,11 +117,20 @@ def mb_arrive(f, a, n, tx, expect, drop, p, pc):
     """arrive, arrive.expect_tx, remote arrive; returns the state token of the last lane."""
     w = f.warp
     state = 0
+    first = {}  # phase of each barrier before this instruction
     for lane in f.lanes(p):
         b = mbar_at(f, lane_value(a, lane), pc)
         if b is None:
             continue
         state = b.phase << PENDING_BITS | b.pending
+        if b.phase > first.setdefault(b.offset, b.phase) + 1:
+            f.run.log.at(
+                "over-arrive",
+                f,
+                pc,
+                f"one instruction completes several phases of {b.describe()}",
+                b.cta.base | b.offset,
+            )
         np.maximum(b.clock, w.clock, out=b.clock)
         if expect:
             b.tx += lane_value(tx, lane)

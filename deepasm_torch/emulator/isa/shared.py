@@ -38,6 +38,8 @@ def ld_shared(f, a, nb, nv, p, pc, strong=False):
         return out
     if cta.shadow is not None:
         cta.shadow.read(pat.granules, w.agent, w.epoch, w.clock, pc, w.who, strong=strong)
+        if not strong:
+            cta.shadow.lanes_read(pat.granules, pat.lane, w, pc)
     f.run.counters.shared(pat, "shared_load")
     v = cta.smem.view[nb]
     i = pat.index
@@ -72,6 +74,8 @@ def st_shared(f, a, vals, nb, p, pc, strong=False):
         return
     if cta.shadow is not None:
         cta.shadow.write(pat.granules, w.agent, w.epoch, w.clock, pc, w.who, strong=strong)
+        if not strong:
+            cta.shadow.lanes_write(pat.granules, pat.lane, w, pc)
     f.run.counters.shared(pat, "shared_store")
     v = cta.smem.view[nb]
     i = pat.index

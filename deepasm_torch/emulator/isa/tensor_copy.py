@@ -6,7 +6,7 @@ from ..codegen.registry import rt
 from ..copygroups import BulkGroups
 from ..cta import SHARED_START
 from ..global_shadow import Accessor
-from ..mbarrier import lane_value, mbar_at
+from ..mbarrier import lane_value, tx_bar_at
 from ..memory import GLOBAL_BASE, SHARED_BASE
 from ..tma import box_layout, chunk_index, coords_ok, fetch_box, read_map, store_box
 from .control import fault
@@ -124,7 +124,7 @@ def _tma_load_one(f, dst, map_addr, c, mbar, offs, mask, pc, mode="tile"):
     rows, _per = box_layout(m)
     nbytes = rows * m.inner_bytes
     off = box_in_shared(f, dst, nbytes, pc, "destination")
-    b0 = mbar_at(f, mbar, pc)
+    b0 = tx_bar_at(f, mbar, pc)
     if off is None or b0 is None:
         return
     ctas = _dest_ctas(f, dst, mask)

@@ -10,8 +10,15 @@ from .sregs import LANE, bits
 
 
 @rt
-def members(f, mask, pc):
+def members(f, mask, p, pc):
     """True when every live lane named by the member mask is in this fragment."""
+    if mask.__class__ is not int or mask != 0xFFFFFFFF:
+        named = (np.asarray(mask, np.int64) >> LANE.astype(np.int64) & 1).astype(bool)
+        absent = f.active(p) & ~named
+        if absent.any():
+            f.run.log.at(
+                "divergence", f, pc, f"lanes {bits(absent):#x} run this but are not in its mask"
+            )
     if f.full or len(f.warp.frags) == 1:
         return True
     if mask.__class__ is not int:
@@ -32,10 +39,10 @@ def members(f, mask, pc):
     return True
 
 
-def sync_mask(cg, o):
-    """Emit the wait for the lanes of a member mask."""
+def sync_mask(cg, o, p):
+    """Emit the wait for the lanes of a member mask, under guard ``p``."""
     m = cg.let(cg.src(o, "b32"))
-    cg.line(f"if not members(f, {m}, {cg.pc()}): return {BLOCKED}")
+    cg.line(f"if not members(f, {m}, {p}, {cg.pc()}): return {BLOCKED}")
     return m
 
 
@@ -89,7 +96,7 @@ def emit_shfl(cg, ins):
     if mode not in ("up", "down", "bfly", "idx"):
         raise EmitError(f"mode .{mode} is not emulated")
     p = cg.open_guard()
-    mm = sync_mask(cg, m)
+    mm = sync_mask(cg, m, p)
     t = cg.name()
     cg.line(
         f"{t} = shfl(f, {cg.src(a, 'b32')}, {cg.src(b, 'b32')}, {cg.src(c, 'b32')}, {mode!r}, "
@@ -122,7 +129,7 @@ def emit_vote(cg, ins):
     d, a, m = cg.need(3)
     mode = ins.parts[2]
     p = cg.open_guard()
-    sync_mask(cg, m)
+    sync_mask(cg, m, p)
     cg.put(d, f"vote(f, {cg.src(a, 'pred')}, {mode!r})", p)
     cg.close_guard(p)
 
@@ -146,7 +153,7 @@ def match(f, a, mode):
 def emit_match(cg, ins):
     d, a, m = cg.need(3)
     p = cg.open_guard()
-    sync_mask(cg, m)
+    sync_mask(cg, m, p)
     t = cg.name()
     cg.line(f"{t} = match(f, {cg.src(a, ins.parts[-1])}, {ins.parts[1]!r})")
     for k, o in enumerate(d.items if d.kind == "pair" else [d]):
@@ -178,7 +185,7 @@ def emit_redux(cg, ins):
     if ins.parts[-1] not in ("s32", "u32", "b32"):
         raise EmitError(f"redux.sync on .{ins.parts[-1]} is not emulated")
     p = cg.open_guard()
-    sync_mask(cg, m)
+    sync_mask(cg, m, p)
     cg.put(d, f"redux(f, {cg.src(a, 'b32')}, {ins.parts[2]!r}, {ins.parts[-1]!r})", p)
     cg.close_guard(p)
 
@@ -195,7 +202,7 @@ def elect(f, mask):
 def emit_elect(cg, ins):
     d, m = cg.need(2)
     p = cg.open_guard()
-    mm = sync_mask(cg, m)
+    mm = sync_mask(cg, m, p)
     t = cg.name()
     cg.line(f"{t} = elect(f, {mm})")
     for k, o in enumerate(d.items if d.kind == "pair" else [d]):
