@@ -67,12 +67,18 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "info": Command("versions, devices, kernels, and what is broken", "deepasm_torch.info"),
+    "lint": Command("check PTX and its machine code, without a GPU", "deepasm_torch.lint.command"),
     "bench": Command(
         "measure the operators beside the libraries they replace",
         subcommands={
             "gemm": Command("matrix products: cuBLAS, Triton, ...", "deepasm_torch.bench.gemm"),
         },
     ),
+    "verify": Command(
+        "run the kernels' PTX without a GPU, against float64; or plant bugs in it",
+        "deepasm_torch.verify.command",
+    ),
+    "emulate": Command("run a PTX file on NumPy arrays", "deepasm_torch.verify.ptx_file"),
 }
 
 

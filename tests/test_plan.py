@@ -706,3 +706,13 @@ def check_random_plan(seed, aligned):
     memory.view(memory.address, out.shape, out.stride())[...] = np.nan
     assert not (mask & ~np.isnan(memory.array)).any()
     return plan
+
+
+def test_deep_k_with_few_tiles_goes_to_torch():
+    """No kernel splits k: what would leave most SMs idle for a long time falls back, with a reason."""
+    for shape in ((512, 512, 65536), (100, 100, 100000)):
+        plan = nt(*shape)
+        assert plan.route == "fallback" and "no kernel splits k yet" in plan.reason
+    assert nt(512, 512, 8192).native and nt(4096, 4096, 65536).native
+    assert nt(16, 4096, 28672).native  # the narrow kernels stream well on few SMs
+    assert nt(512, 512, 65536, variant=nt(512, 512, 64).variant).native  # asked for by number

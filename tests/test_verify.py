@@ -161,7 +161,16 @@ def test_a_line_that_no_case_runs_is_not_called_caught():
 
 def test_the_study_from_end_to_end(capsys):
     """Its last line is exact, and a missed bug is a finding."""
-    argv = ["verify", "--planted", "-k", f"{NARROW} include/epilogue", "--count", "3", "--jobs", "1"]
+    argv = [
+        "verify",
+        "--planted",
+        "-k",
+        f"{NARROW} include/epilogue",
+        "--count",
+        "3",
+        "--jobs",
+        "1",
+    ]
     code, out, err = call(capsys, *argv)
     assert out.splitlines()[-1] == "planted 3 caught 3, clean kernels flagged 0"
     assert code == 0 and "[4/4]" in err

@@ -57,9 +57,7 @@ CASES = [
     (
         "copy onto an mbarrier whose initialisation was not published",
         "missing-proxy-fence",
-        INIT.replace("release.cluster;", "release.cluster; //clean")
-        + FETCH
-        + WAIT,
+        INIT.replace("release.cluster;", "release.cluster; //clean") + FETCH + WAIT,
         BUILD,
     ),
     (

@@ -75,6 +75,22 @@ elect.sync _|%p1, 0xffffffff; //clean
         {},
     ),
     (
+        "an arrival that nothing orders after the phase before",
+        "early-arrive",
+        """
+mov.u32 %r1, bar;
+mov.u32 %r2, %tid.x;
+and.b32 %r3, %r2, 31; //bug
+mov.u32 %r3, %r2; //clean
+setp.eq.u32 %p1, %r3, 0;
+setp.eq.u32 %p2, %r2, 0;
+@%p2 mbarrier.init.shared::cta.b64 [%r1], 1;
+bar.sync 0;
+@%p1 mbarrier.arrive.shared::cta.b64 _, [%r1]; //here
+""",
+        {"outside": SHARED, "block": 64},
+    ),
+    (
         "one instruction that completes a phase again and again",
         "over-arrive",
         """

@@ -131,6 +131,15 @@ def mb_arrive(f, a, n, tx, expect, drop, p, pc):
                 f"one instruction completes several phases of {b.describe()}",
                 b.cta.base | b.offset,
             )
+        if f.run.hazards and b.phase and (b.done > w.clock).any():
+            f.run.log.at(
+                "early-arrive",
+                f,
+                pc,
+                "nothing orders this arrival after the end of the phase before: it may count for"
+                f" that one; {b.describe()}",
+                b.cta.base | b.offset,
+            )
         np.maximum(b.clock, w.clock, out=b.clock)
         if expect:
             b.tx += lane_value(tx, lane)
