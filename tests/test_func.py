@@ -75,7 +75,9 @@ def opaque():
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
-@pytest.mark.parametrize("call", [gemm, gemm.default, functional.gemm], ids=str)
+@pytest.mark.parametrize(
+    "call", [gemm, gemm.default, functional.gemm], ids=["gemm", "gemm.default", "functional.gemm"]
+)
 def test_forward_mode_keeps_tangents_with_and_without_grad_mode(opaque, call, mode):
     a, b, bias = (t.detach() for t in leaves((3, 4), (4, 2)))
     with forward_ad.dual_level():
