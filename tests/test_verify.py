@@ -165,7 +165,7 @@ def test_the_study_from_end_to_end(capsys):
         "verify",
         "--planted",
         "-k",
-        f"{NARROW} include/epilogue",
+        f"{NARROW} include/tma",
         "--count",
         "3",
         "--jobs",

@@ -234,3 +234,11 @@ done:
 shfl.sync.idx.b32 %r1, %r1, %r50, 31, 0xffffffff;
 """
     out32("loop", body, LANE * (LANE + 1) // 2)
+
+
+@pytest.mark.parametrize("op, factor", [("mad.lo.u32", 64), ("mad.lo.s32", -64)])
+def test_a_uniform_product_wraps_before_a_lane_is_added(op, factor):
+    """The product of two uniform values is a Python integer, the sum an array of 32 bits."""
+    body = f"mov.u32 %r3, %laneid;\nmov.u32 %r2, 0xfffffff0;\n{op} %r1, %r2, {factor}, %r3;"
+    want = (0xFFFFFFF0 * factor + LANE.astype(object)) % (1 << 32)
+    out32(f"{op} of a uniform product", body, want.astype(np.uint32))

@@ -7,6 +7,12 @@ from ..values import S, U, arr, collapse, signed, unsigned
 
 
 @rt
+def mad_lo(product, c, mask):
+    """Product plus c; a product of uniform values has not wrapped yet, and c may be an array."""
+    return (product & mask) + c if product.__class__ is int else product + c
+
+
+@rt
 def mul_wide(a, b, w, sign):
     """Full product of two w-bit values as 2w bits."""
     if sign:

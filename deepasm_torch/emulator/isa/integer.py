@@ -76,7 +76,7 @@ def emit_mad(cg, ins):
     elif "hi" in ins.parts:
         cg.alu(d, f"mul_hi({x}, {y}, {w}, {s}) + {cg.src(c, ty)}", ty)
     else:
-        cg.alu(d, f"{x} * {y} + {cg.src(c, ty)}", ty)
+        cg.alu(d, f"mad_lo({x} * {y}, {cg.src(c, ty)}, {(1 << w) - 1})", ty)
 
 
 @op("div", "rem")
