@@ -141,9 +141,10 @@ def _rmatmul(self, other):
 
 
 def _product(rank, function):
-    def handler(input=None, mat2=None, *, out=None, **rest):
+    def handler(input=None, mat2=None, *more, out=None, **rest):
         if (
-            rest
+            more  # torch takes an out_dtype by position
+            or rest
             or not _takes(input, mat2)
             or not input.dim() == mat2.dim() == rank
             or not _multiply(input, mat2)

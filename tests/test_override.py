@@ -248,3 +248,10 @@ def test_needs_the_compiled_part(monkeypatch):
     monkeypatch.setattr(deepasm_torch._library, "load_error", ImportError("not built"))
     with pytest.raises(ImportError, match="not built"):
         override()
+
+
+def test_a_positional_out_dtype_goes_to_torch():
+    a = torch.zeros(64, 64, dtype=torch.bfloat16, device="meta")
+    with deepasm_torch.override():
+        assert torch.mm(a, a, torch.float32).dtype == torch.float32
+        assert torch.bmm(a[None], a[None], torch.float32).dtype == torch.float32
