@@ -86,7 +86,10 @@ class _Operand:
         if self.was_vector:
             t = t.unsqueeze(vector_dim)
         self.batch, self.matrix = tuple(t.shape[:-2]), tuple(t.shape[-2:])
-        self.column_major = is_size(t.stride(-2), 1) and not is_size(t.stride(-1), 1)
+        # Where both strides are 1 one of the sizes is, and the other dimension decides: the weight
+        # of nn.Linear(1, N) arrives as a row of stride 1, and its gradient must be a column again.
+        row = is_size(t.shape[-2], 1) and not is_size(t.shape[-1], 1)
+        self.column_major = is_size(t.stride(-2), 1) and (not is_size(t.stride(-1), 1) or row)
 
     def broadcast_dims(self, batch) -> list[int]:
         """Indices into the result's batch dimensions along which this operand was broadcast."""

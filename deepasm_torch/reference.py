@@ -118,7 +118,7 @@ def gemm_reference(a, b, bias=None, c=None, alpha=1.0, beta=0.0, activation=0, o
             if bias.dtype == dtype and b.dim() == 2 and bias.shape[0] == b.shape[1]:
                 return _row_major(F.linear(a, b.t(), bias))
         z = _float_product(a, b) if a.dtype in _HALF else torch.matmul(a, b)
-        if alpha != 1:
+        if alpha != 1 and a.shape[-1] != 0:  # an empty sum stays 0, for an infinite alpha too
             z = z * alpha
         if c is not None:
             z = z + c.to(z.dtype) * beta

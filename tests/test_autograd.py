@@ -281,3 +281,13 @@ def test_exceptions_keep_their_type(device):
     with pytest.raises(RuntimeError, match="dtype"):  # nothing is left over for the next error
         gemm(args[0], args[1].float())
     assert gemm(*args).requires_grad
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (1, 6), (1, 1)])
+def test_thin_linear_weights_keep_their_strides(device, dtype, shape):
+    """weight.t() of nn.Linear(1, N) has stride 1 twice, which leaves the layout open."""
+    weight = torch.ones(shape, device=device, dtype=dtype, requires_grad=True)
+    x = torch.ones(7, shape[1], device=device, dtype=dtype, requires_grad=True)
+    gemm(x, weight.t()).sum().backward()
+    assert weight.grad.stride() == weight.stride() and x.grad.stride() == x.stride()
+    assert torch.equal(weight.grad, torch.full_like(weight, 7))

@@ -284,3 +284,10 @@ def test_torch_function_protocol():
     assert functional.linear in Logged.seen and type(y) is Logged
     with torch.device("meta"):  # itself a mode
         assert torch.equal(functional.linear(x, w), y.as_subclass(torch.Tensor))
+
+
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan")])
+def test_an_empty_sum_is_zero_for_any_alpha(device, alpha):
+    c = torch.ones(2, 2, device=device)
+    a, b = torch.zeros(2, 0, device=device), torch.zeros(0, 2, device=device)
+    assert torch.equal(functional.addmm(c, a, b, alpha=alpha), torch.addmm(c, a, b, alpha=alpha))

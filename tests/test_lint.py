@@ -75,8 +75,7 @@ STRUCTURES = {(k.template, k.schedule, k.d_major, k.bn > 64): k for k in reverse
 @pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name) for k in STRUCTURES.values()])
 def test_shipped_kernels_are_clean(kernel, tools):
     report = lint_kernel(kernel, tools)
-    assert [str(f) for f in report.findings if f.severity != HINT] == []
-    assert {f.rule for f in report.findings} <= {"unread-register"}
+    assert [str(f) for f in report.findings] == []
     assert report.notes == []
 
 

@@ -147,28 +147,35 @@ class Emulation(TorchDispatchMode):
         layout = place(operands, memory, fresh_output=fresh)
         addresses = {n: region.address(t) for n, (region, t) in layout.items()}
         program = load(kernel_text(plan), plan.kernel)
-        for offsets in plan.launch_offsets():
-            block = plan.pack(addresses, offsets=offsets)
-            result = launch(
-                program,
-                plan.kernel,
-                plan.grid,
-                plan.block,
-                block,
-                smem=plan.smem,
-                cluster=plan.cluster,
-                memory=memory,
-                tensor_maps=maps_of(plan, block),
-                schedule=self.schedule,
-                seed=self.seed,
-                hazards=self.hazards,
-                programmatic=plan.programmatic_launch,
-            )
+        options = dict(schedule=self.schedule, seed=self.seed, hazards=self.hazards)
+        for result in launch_plan(plan, program, memory, addresses, **options):
             self.launches.append(Launch(plan, result))
             if self.check and not result.ok:
                 raise HazardError(f"{plan.kernel} on {self.device}:\n{result.report()}", result)
         region, t = layout["out"]
         region.copy_back(memory, t)
+
+
+def launch_plan(plan, program, memory, addresses, **options):
+    """Emulate the launches of a plan one by one, as C++ would make them; yields each `Result`.
+
+    `addresses` maps the plan's operands to addresses in `memory`; `options` go to `launch`.
+    """
+    for offsets in plan.launch_offsets():
+        block = plan.pack(addresses, offsets=offsets)
+        yield launch(
+            program,
+            plan.kernel,
+            plan.grid,
+            plan.block,
+            block,
+            smem=plan.smem,
+            cluster=plan.cluster,
+            memory=memory,
+            tensor_maps=maps_of(plan, block),
+            programmatic=plan.programmatic_launch,
+            **options,
+        )
 
 
 def kernel_text(plan):

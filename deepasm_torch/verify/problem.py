@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import planning
 from ..codegen import render
-from ..emulator import EmulatorError, Memory, Program, launch
-from ..emulator.torch_edge import maps_of
+from ..emulator import EmulatorError, Memory, Program
+from ..emulator.torch_edge import launch_plan
 from ..kernels.gemm import KERNELS
 from .formats import from_bits, to_bits
 
@@ -235,25 +235,14 @@ class Problem:
         written = np.zeros((self.rows, self.pitch), bool)
         written[:, : self.case.n] = True
         hazards, counters = [], []
-        for offsets in plan.launch_offsets():
-            block = plan.pack(at, offsets=offsets)
-            result = launch(
-                program(self.name, text),
-                plan.kernel,
-                plan.grid,
-                plan.block,
-                block,
-                smem=plan.smem,
-                cluster=plan.cluster,
-                memory=memory,
-                tensor_maps=maps_of(plan, block),
-                schedule=schedule,
-                seed=seed,
-                programmatic=plan.programmatic_launch,
-                outputs={"out": written} if plan.launches == 1 else None,
-                limit=limit,
-                max_blocks=2_000_000,
-            )
+        options = dict(
+            schedule=schedule,
+            seed=seed,
+            outputs={"out": written} if plan.launches == 1 else None,
+            limit=limit,
+            max_blocks=2_000_000,
+        )
+        for result in launch_plan(plan, program(self.name, text), memory, at, **options):
             hazards += result.hazards
             counters.append(result.counters)
         got = memory["out"].reshape(self.rows, self.pitch)
